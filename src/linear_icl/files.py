@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 import secrets
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import scipy.io
 
 EXTENSIONS = (".npy", ".npz", ".csv", ".mtx")
 MEMORY_LIMIT = 4 * 2**30
-
-_MATRIX_MARKET_MAGIC = b"%%MatrixMarket"
 
 
 def read_array(
@@ -148,7 +146,9 @@ def write_array(path: str | os.PathLike[str], array: Any) -> None:
             for row in array.tolist():
                 stream.write((",".join(map(repr, row)) + "\n").encode())
         else:
-            scipy.io.mmwrite(stream, array, precision=17, symmetry="general")
+            rows, columns = array.shape
+            stream.write(f"%%MatrixMarket matrix array real general\n{rows} {columns}\n".encode())
+            stream.write("".join(f"{x!r}\n" for x in array.T.ravel().tolist()).encode())
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -240,22 +240,27 @@ def _read_npy(file: Path, label: str, mmap: bool, memory_limit: int) -> np.ndarr
 
 
 def _read_npz(file: Path, label: str, key: str | None, memory_limit: int) -> np.ndarray:
+    with _damage_named(label), zipfile.ZipFile(file) as archive:
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+    keys = [member.removesuffix(".npy") for member in sizes if member.endswith(".npy")]
+    member = _choose_key(keys, key, label) + ".npy"
+    # The size that the archive declares, so that a small file cannot unfold into a huge one.
+    _require_within((sizes[member],), sizes[member], memory_limit, label)
+    with _damage_named(label), zipfile.ZipFile(file) as archive:
+        stream = io.BytesIO(archive.read(member))
+    _check_npy_header(stream, sizes[member], label, memory_limit)
+    stream.seek(0)
+    with _damage_named(label):
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+@contextmanager
+def _damage_named(label: str) -> Iterator[None]:
+    # Each kind of damage has its own exception in zipfile, zlib, struct and the system's seek.
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = {
-                info.filename.removesuffix(".npy"): info
-                for info in archive.infolist()
-                if info.filename.endswith(".npy")
-            }
-            info = members[_choose_key(list(members), key, label)]
-            with archive.open(info) as stream:
-                _check_npy_header(stream, info.file_size, label, memory_limit)
-            with archive.open(info) as stream:
-                return np.lib.format.read_array(stream, allow_pickle=False)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"{label}: is not a readable .npz archive, or is cut off: {error}"
-        ) from error
+        yield
+    except Exception as error:
+        raise ValueError(f"{label}: is no readable .npz archive, or is cut off: {error}") from error
 
 
 def _choose_key(keys: list[str], key: str | None, label: str) -> str:
@@ -286,7 +291,7 @@ def _check_npy_header(stream: Any, size: int, label: str, memory_limit: int | No
         read = np.lib.format.read_array_header_2_0
     try:
         shape, _, dtype = read(stream)
-    except ValueError as error:
+    except Exception as error:  # a damaged header raises whatever Python's tokenizer does
         raise ValueError(f"{label}: the .npy header is damaged or cut off: {error}") from error
     _require_real(dtype, label)
     declared = math.prod(shape) * dtype.itemsize
@@ -360,54 +365,130 @@ def _numbers(cells: list[str], line: int, label: str) -> list[float]:
 # Matrix Market
 
 
+# SciPy's reader (1.17) ends the whole process on some damaged files: a zero byte in the body or
+# a letter behind the last number. Hence this one.
+
+
 def _read_mtx(file: Path, label: str, memory_limit: int) -> np.ndarray:
-    with open(file, "rb") as stream:
-        if stream.read(len(_MATRIX_MARKET_MAGIC)).lower() != _MATRIX_MARKET_MAGIC.lower():
-            raise ValueError(
-                f"{label}: is not a Matrix Market file; its first line must begin with "
-                "'%%MatrixMarket'"
-            )
-    rows, columns, *rest = _matrix_market(scipy.io.mminfo, file, label)
-    _check_mtx_header(file, rows, columns, *rest, label)
-    _require_within((rows, columns), 8 * rows * columns, memory_limit, label)
-    matrix = _matrix_market(scipy.io.mmread, file, label)
-    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
-
-
-def _matrix_market(read: Callable[[Path], Any], file: Path, label: str) -> Any:
-    # SciPy's reader raises a different type for each kind of damage.
     try:
-        return read(file)
-    except (ValueError, TypeError, OverflowError, MemoryError, IndexError) as error:
-        raise ValueError(f"{label}: cannot be read as Matrix Market: {error}") from error
-
-
-def _check_mtx_header(
-    file: Path,
-    rows: int,
-    columns: int,
-    entries: int,
-    layout: str,
-    field: str,
-    symmetry: str,
-    label: str,
-) -> None:
-    if field not in ("real", "double", "integer", "unsigned-integer", "pattern"):
-        raise ValueError(f"{label}: holds {field} numbers; real numbers are expected")
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{label}: is not a text file in UTF-8") from error
+    first, _, body = text.partition("\n")
+    layout, field, symmetry = _mtx_kind(first, label)
+    lines = (
+        (number, line.split())
+        for number, line in enumerate(body.split("\n"), start=2)
+        if line.strip() and not line.startswith("%")
+    )
+    number, size = next(lines, (2, []))
+    counts = [_count(cell, number, label) for cell in size]
+    if len(counts) != (2 if layout == "array" else 3):
+        expected = "rows and columns" if layout == "array" else "rows, columns and entries"
+        raise ValueError(f"{label}: line {number} must give {expected}, not {' '.join(size)!r}")
+    rows, columns = counts[:2]
     if symmetry != "general" and rows != columns:
         raise ValueError(f"{label}: is declared {symmetry} but has shape ({rows}, {columns})")
-    # The shortest line of each layout: "0\n", "1 1\n" (pattern), "1 1 0\n".
+    _require_within((rows, columns), 8 * rows * columns, memory_limit, label)
     if layout == "array":
-        written = rows * columns if symmetry == "general" else rows * (rows - 1) // 2
-        shortest = 2
+        entries = _array_entries(lines, rows, columns, symmetry, label)
     else:
-        written, shortest = entries, 4 if field == "pattern" else 6
-    size = file.stat().st_size
-    if shortest * written - 1 > size:
+        entries = _coordinate_entries(lines, rows, columns, counts[2], field, label)
+    return _dense(entries, rows, columns, symmetry)
+
+
+def _mtx_kind(first: str, label: str) -> tuple[str, str, str]:
+    words = first.lower().split()
+    if not words or words[0] != "%%matrixmarket":
         raise ValueError(
-            f"{label}: the header declares {written} entries, more than {size} bytes can hold; "
+            f"{label}: is not a Matrix Market file; its first line must begin with '%%MatrixMarket'"
+        )
+    kinds = (
+        ("matrix",),
+        ("array", "coordinate"),
+        ("real", "double", "integer", "unsigned-integer", "pattern"),
+        ("general", "symmetric", "skew-symmetric"),
+    )
+    for word, allowed in zip([*words[1:], "", "", "", ""], kinds, strict=False):
+        if word not in allowed:
+            raise ValueError(
+                f"{label}: line 1 says {word!r}; expected {' or '.join(allowed)} "
+                "(real matrices only)"
+            )
+    return words[2], words[3], words[4]
+
+
+_Lines = Iterator[tuple[int, list[str]]]
+_Entries = list[tuple[int, int, float]]
+
+
+def _array_entries(lines: _Lines, rows: int, columns: int, symmetry: str, label: str) -> _Entries:
+    # Column by column; a symmetric file holds the lower triangle, a skew one less its diagonal.
+    first = {"general": lambda j: 0, "symmetric": lambda j: j, "skew-symmetric": lambda j: j + 1}
+    places = ((i, j) for j in range(columns) for i in range(first[symmetry](j), rows))
+    entries: _Entries = []
+    for number, cells in lines:
+        place = next(places, None)
+        if place is None or len(cells) != 1:
+            raise ValueError(
+                f"{label}: line {number} is {' '.join(cells)!r}; "
+                + ("no further line" if place is None else "one number")
+                + f" is expected for shape ({rows}, {columns})"
+            )
+        entries.append((*place, _numbers(cells, number, label)[0]))
+    _require_complete(len(entries), len(entries) + sum(1 for _ in places), label)
+    return entries
+
+
+def _coordinate_entries(
+    lines: _Lines, rows: int, columns: int, count: int, field: str, label: str
+) -> _Entries:
+    entries: _Entries = []
+    width = 2 if field == "pattern" else 3
+    for number, cells in lines:
+        if len(cells) != width or len(entries) == count:
+            what = "row and column" if width == 2 else "row, column and value"
+            raise ValueError(
+                f"{label}: line {number} is {' '.join(cells)!r}; {count} lines with "
+                f"{what} are expected"
+            )
+        i, j = (_count(cell, number, label) for cell in cells[:2])
+        if not (1 <= i <= rows and 1 <= j <= columns):
+            raise ValueError(
+                f"{label}: line {number}: place ({i}, {j}) lies outside shape ({rows}, {columns})"
+            )
+        value = 1.0 if width == 2 else _numbers(cells[2:], number, label)[0]
+        entries.append((i - 1, j - 1, value))
+    _require_complete(len(entries), count, label)
+    return entries
+
+
+def _count(cell: str, number: int, label: str) -> int:
+    if not (cell.isascii() and cell.isdigit() and len(cell) < 19):
+        raise ValueError(f"{label}: line {number}: {cell!r} is not a count (0, 1, 2, …)")
+    return int(cell)
+
+
+def _require_complete(found: int, declared: int, label: str) -> None:
+    if found != declared:
+        raise ValueError(
+            f"{label}: the header declares {declared} entries, but {found} follow; "
             "the file is cut off or damaged"
         )
+
+
+def _dense(entries: _Entries, rows: int, columns: int, symmetry: str) -> np.ndarray:
+    matrix = np.zeros((rows, columns))
+    if entries:
+        places = np.array([entry[:2] for entry in entries]).T
+        values = np.array([entry[2] for entry in entries])
+        # Entries given twice are summed, as assembled finite elements need it.
+        np.add.at(matrix, (places[0], places[1]), values)
+        if symmetry != "general":
+            off = places[0] != places[1]
+            sign = 1 if symmetry == "symmetric" else -1
+            np.add.at(matrix, (places[1][off], places[0][off]), sign * values[off])
+    return matrix
 
 
 # ---------------------------------------------------------------------------------------------
