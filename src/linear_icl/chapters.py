@@ -6,14 +6,29 @@ cell of each notebook repeats them, and a test compares the two.
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
+import itertools
+import json
 import math
 import numbers
-from collections.abc import Iterable
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from linear_icl import files
 
 RESULTS_MIME = "application/vnd.linear-icl.results+json"
 
@@ -227,9 +242,9 @@ def _convert(value: Any, kind: type) -> Any:
         return None
     try:
         converted = kind(value)
+        return converted if math.isfinite(converted) and converted == value else None
     except (ValueError, OverflowError):  # int(nan), float(10**400)
         return None
-    return converted if math.isfinite(converted) and converted == value else None
 
 
 def _suggest(word: str, words: Iterable[str]) -> str:
@@ -370,3 +385,396 @@ def defaults(chapter: str) -> dict[str, Any]:
 def parameters_cell(chapter: str) -> str:
     """Return the source of a chapter's ``parameters`` cell."""
     return "\n".join(p.line for p in CHAPTERS[find(chapter)].parameters)
+
+
+# ---------------------------------------------------------------------------------------------
+# Running a chapter
+
+
+class ChapterError(RuntimeError):
+    """A chapter that could not be run to its end.
+
+    The message names the chapter, the cell and the error; ``traceback`` holds the kernel's own
+    report, which may be empty.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it crosses processes in run_grid
+        return type(self), (str(self), self.traceback)
+
+
+def notebooks_folder() -> Path:
+    """Return the folder of the notebooks: the repository's, or the copy that was installed."""
+    package = Path(__file__).resolve().parent
+    installed = package / "_notebooks"
+    return installed if installed.is_dir() else package.parents[1] / "notebooks"
+
+
+def _notebook_file(chapter: str, folder: Path | None) -> Path:
+    file = (notebooks_folder() if folder is None else Path(folder)) / f"{chapter}.ipynb"
+    if not file.is_file():
+        raise FileNotFoundError(f"the notebook of chapter {chapter} is not in {file.parent}")
+    return file
+
+
+def run(
+    chapter: str,
+    output: str | os.PathLike[str],
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    html: bool = False,
+    progress: bool | None = None,
+    notebooks: Path | None = None,
+) -> dict[str, Any]:
+    """Run one chapter with other parameters.
+
+    The executed notebook is written to `output`, and beside it a ``.json`` with what was run
+    and what came out. Everything is written at the end: a run that fails or is interrupted
+    leaves no file, and files of an earlier run stay as they were.
+
+    Parameters
+    ----------
+    chapter : str
+        A chapter as :func:`find` understands it.
+    output : str or path
+        The executed notebook, ending in ``.ipynb``. Missing folders are created.
+    parameters : dict, optional
+        Values that differ from the defaults, checked by :func:`validate` before a kernel starts.
+    html : bool
+        Also write a self-contained ``.html`` beside the notebook.
+    progress : bool, optional
+        Show a progress bar; by default only on a terminal.
+    notebooks : path, optional
+        The folder to find the chapter's notebook in, if not :func:`notebooks_folder`.
+
+    Returns
+    -------
+    dict
+        The content of the ``.json``: ``chapter``, ``parameters`` (all, defaults included),
+        ``results`` (what the notebook recorded), ``seed``, ``started`` (ISO, UTC), ``seconds``,
+        ``versions``, ``machine``.
+
+    Raises
+    ------
+    ValueError
+        If the chapter, a parameter or the output's name is not valid.
+    FileNotFoundError
+        If the chapter's notebook is not there.
+    ChapterError
+        If a cell fails or the kernel dies.
+    """
+    chapter = find(chapter)
+    given = validate(chapter, **(parameters or {}))
+    source = _notebook_file(chapter, notebooks)
+    output = Path(output)
+    if output.suffix != ".ipynb":
+        raise ValueError(f"the output {str(output)!r} must end in .ipynb")
+    if output.resolve() == source.resolve():
+        raise ValueError(f"the output {str(output)!r} is the chapter itself: choose another name")
+    started = datetime.now(UTC)
+    notebook, seconds = execute(source, given, progress)
+    values = defaults(chapter) | given
+    report = {
+        "chapter": chapter,
+        "parameters": values,
+        "results": _results(notebook),
+        "seed": values.get("seed"),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(seconds, 2),
+        "versions": versions(),
+        "machine": machine(),
+    }
+    page = ""
+    if html:
+        from linear_icl import _html
+
+        page = _html.render(notebook, CHAPTERS[chapter].title)
+    write_notebook(output, notebook)
+    if html:
+        files.write_text(output.with_suffix(".html"), page)
+    # Last, because a grid takes the .json as the sign that all of it is there.
+    files.write_text(output.with_suffix(".json"), as_json(report))
+    return report
+
+
+def execute(source: Path, parameters: dict[str, Any], progress: bool | None) -> tuple[Any, float]:
+    """Execute a notebook through papermill; return it, normalised, and the seconds it took."""
+    import nbformat
+    from papermill.exceptions import PapermillExecutionError
+
+    chapter = source.stem
+    notebook = nbformat.read(source, as_version=4)
+    shown = sys.stderr.isatty() if progress is None else progress
+    for attempt in itertools.count(1):
+        begin = time.perf_counter()
+        try:
+            executed = _papermill(notebook, parameters, {"desc": chapter} if shown else False)
+            break
+        except PapermillExecutionError as error:
+            code = error.source.strip().splitlines()[0]
+            raise ChapterError(
+                f"{chapter}: cell {error.cell_index + 1} (In [{error.exec_count}]: {code}) failed: "
+                f"{error.ename}: {error.evalue}",
+                "\n".join(error.traceback),
+            ) from error
+        except RuntimeError as error:
+            # Kernels that start at the same moment can be given the same port (Windows).
+            if not _start_failed(error) or attempt == 5:
+                raise ChapterError(f"{chapter}: the kernel stopped: {error}") from error
+            time.sleep(0.5 * attempt + 0.01 * (os.getpid() % 50))
+    seconds = time.perf_counter() - begin
+    normalise(executed, chapter)
+    return executed, seconds
+
+
+def _papermill(notebook: Any, parameters: dict[str, Any], progress: Any) -> Any:
+    import papermill
+    from traitlets.config import Config
+
+    with tempfile.TemporaryDirectory(prefix="linear-icl-", ignore_cleanup_errors=True) as folder:
+        config = Config()
+        if os.name == "posix":
+            # Sockets in a private folder: no port to lose to another kernel, no open door.
+            config.KernelManager.transport = "ipc"
+            config.KernelManager.connection_file = os.path.join(folder, "kernel.json")
+        # Notebook in, notebook out: papermill would fill in {braces} in a path.
+        return papermill.execute_notebook(
+            notebook,
+            None,
+            parameters=parameters,
+            progress_bar=progress,
+            record_timing=False,
+            config=config,
+        )
+
+
+def _start_failed(error: RuntimeError) -> bool:
+    # nbclient's DeadKernelError, a subclass, is a kernel that died while it ran a cell.
+    return type(error) is RuntimeError and "kernel" in str(error).lower()
+
+
+def normalise(notebook: Any, name: str) -> None:
+    """Remove from an executed notebook, in place, what differs from run to run.
+
+    Cells get the ids ``<name>-001``, ``<name>-002``, …, code cells the execution counts 1, 2, …;
+    metadata of tools, times and versions go; consecutive pieces of one stream are joined.
+    """
+    for key in ("papermill", "widgets", "jupytext"):
+        notebook.metadata.pop(key, None)
+    notebook.metadata["kernelspec"] = {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    }
+    notebook.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    count = 0
+    for number, cell in enumerate(notebook.cells, start=1):
+        cell["id"] = f"{name}-{number:03d}"
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        if not cell.metadata.get("tags", True):
+            del cell.metadata["tags"]
+        if cell.cell_type != "code":
+            continue
+        count += bool(cell.source.strip())
+        cell.execution_count = count if cell.source.strip() else None
+        cell.outputs = _joined_streams(cell.outputs)
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = count
+
+
+def _joined_streams(outputs: Iterable[Any]) -> list[Any]:
+    joined: list[Any] = []
+    for output in outputs:
+        stream = output.get("name")
+        if stream and joined and joined[-1].get("name") == stream:
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
+
+
+def _results(notebook: Any) -> dict[str, Any]:
+    """Return what the notebook's calls of :func:`record` stored."""
+    results: dict[str, Any] = {}
+    for output in outputs(notebook):
+        results |= output.get("data", {}).get(RESULTS_MIME, {})
+    return results
+
+
+def outputs(notebook: Any) -> Iterator[Any]:
+    """Yield a notebook's outputs, cell after cell."""
+    for cell in notebook.cells:
+        yield from cell.get("outputs", [])
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a run depends on."""
+    names = ("numpy", "scipy", "torch", "linear-icl")
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor's name and its number of cores."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").is_file():
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+        model = found[1] if found else model
+    return {"cpu": model, "cores": os.cpu_count()}
+
+
+def as_json(value: Any) -> str:
+    """Write a value as JSON that every reader understands: no NaN, no infinity."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_notebook(path: Path, notebook: Any) -> None:
+    """Write a notebook, whole or not at all."""
+    import nbformat
+
+    files.write_text(path, nbformat.writes(notebook) + "\n")
+
+
+# ---------------------------------------------------------------------------------------------
+# Running a grid
+
+
+def run_grid(
+    chapter: str,
+    grid: Mapping[str, Sequence[Any]],
+    output_dir: str | os.PathLike[str],
+    *,
+    workers: int = 1,
+    resume: bool = True,
+    progress: bool | None = None,
+    notebooks: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run one chapter at every combination of the parameters given.
+
+    Each point becomes a notebook and a ``.json`` such as ``06_eagle_kappa=1e4_n=500.ipynb``;
+    ``06_eagle_grid.csv`` and ``06_eagle_grid.json`` hold the table of all points. A point that
+    fails does not stop the others: its row says why, and the next call runs it again.
+
+    Parameters
+    ----------
+    chapter : str
+        A chapter as :func:`find` understands it.
+    grid : dict of sequences
+        The values of each parameter that varies. All are checked before the first run.
+    output_dir : str or path
+        The folder of the results, created if missing.
+    workers : int
+        How many points run at the same time, each in a process of its own.
+    resume : bool
+        Keep points that an earlier call finished with the same parameters.
+    progress : bool, optional
+        Show a progress bar; by default only on a terminal.
+    notebooks : path, optional
+        The folder to find the chapter's notebook in, if not :func:`notebooks_folder`.
+
+    Returns
+    -------
+    list of dict
+        One row a point, in the grid's order: all parameters, ``status`` (``done``, ``kept`` or
+        ``failed``), ``seconds``, the results, ``error``, and ``notebook``, the file's name.
+
+    Raises
+    ------
+    ValueError
+        If the chapter, a parameter, a value or `workers` is not valid.
+    """
+    from joblib import Parallel, delayed
+    from tqdm import tqdm
+
+    chapter = find(chapter)
+    _notebook_file(chapter, notebooks)
+    if workers < 1:
+        raise ValueError(f"workers = {workers} is not allowed: expected a whole number, at least 1")
+    folder = Path(output_dir)
+    points = _points(chapter, grid)
+    shown = sys.stderr.isatty() if progress is None else progress
+    # joblib's processes need no "if __name__ == '__main__'" in the caller's script, and share
+    # the cores among the workers.
+    jobs = Parallel(n_jobs=workers, return_as="generator")(
+        delayed(_grid_point)(
+            chapter, point, folder / _point_file(chapter, point), resume, notebooks
+        )
+        for point in points
+    )
+    rows = list(tqdm(jobs, total=len(points), desc=chapter, unit="run", disable=not shown))
+    files.write_text(folder / f"{chapter}_grid.csv", _csv(rows))
+    files.write_text(folder / f"{chapter}_grid.json", as_json(rows))
+    return rows
+
+
+def _points(chapter: str, grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the grid's points, checked, each once."""
+    axes = {}
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ValueError(f"the grid needs a list of values for {name}, not {values!r}")
+        checked = [validate(chapter, **{name: value})[name] for value in values]
+        if not checked:
+            raise ValueError(f"the grid has no value for {name}")
+        axes[name] = list(dict.fromkeys(checked))
+    return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
+
+
+def _point_file(chapter: str, point: Mapping[str, Any]) -> str:
+    words = [f"{name}={_short(v, '') if isinstance(v, float) else v}" for name, v in point.items()]
+    return re.sub(r"[^\w.=+-]", "-", "_".join([chapter, *words])) + ".ipynb"
+
+
+def _grid_point(
+    chapter: str, point: dict[str, Any], output: Path, resume: bool, notebooks: Path | None
+) -> dict[str, Any]:
+    """Run one point, or take it from an earlier call, and return its row of the table."""
+    values = defaults(chapter) | point
+    row = values | {"status": "kept", "seconds": None}
+    report = _finished(output, chapter, values) if resume else None
+    error = ""
+    if report is None:
+        try:
+            report = run(chapter, output, point, progress=False, notebooks=notebooks)
+            row["status"] = "done"
+        except (ChapterError, OSError) as failure:
+            row["status"], error = "failed", str(failure)
+    if report is not None:
+        row["seconds"] = report["seconds"]
+        # A result may carry a parameter's name, such as n.
+        row |= {f"result {k}" if k in row else k: v for k, v in report["results"].items()}
+    return row | {"error": error, "notebook": output.name}
+
+
+def _finished(output: Path, chapter: str, values: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the report of an earlier run of this very point, or None."""
+    try:
+        report = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+        same = report["chapter"] == chapter and report["parameters"] == values
+        complete = output.is_file() and {"results", "seconds"} <= report.keys()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return report if same and complete else None
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [c for c in columns if c not in ("error", "notebook")] + ["error", "notebook"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()})
+    return text.getvalue()
+
+
+if __name__ == "__main__":
+    from linear_icl import _maintenance
+
+    sys.exit(_maintenance.main(sys.argv[1:]))
