@@ -47,25 +47,25 @@ class SolveResult:
         The solution, or the last finite iterate, in the caller's array type, dtype and device.
     statuses : ndarray of Status
         One status per batch member (shape ``()`` without a batch).
-    iterations : ndarray of int
-        Steps taken, per batch member. 0 for a direct method.
+    iterations : int or ndarray of int
+        Steps taken; per member for a batch. 0 for a direct method.
     history : ndarray of float, shape (steps + 1, *batch)
         What the solver's stopping rule watches, one entry a step, from the start on; the
         solver's own page says which quantity it is. NaN once a member has stopped.
-    rank : ndarray of int or None
-        Numerical rank decided on, per batch member, where the method decides one.
+    rank : int, ndarray of int or None
+        Numerical rank, where the method decides one; per member for a batch.
     message : str
         The outcome in plain words.
     """
 
     statuses: np.ndarray
-    iterations: np.ndarray
+    iterations: int | np.ndarray
     history: np.ndarray
     message: str
     x: Any = None
     W: Any = None
     D: Any = None
-    rank: np.ndarray | None = None
+    rank: int | np.ndarray | None = None
 
     @property
     def status(self) -> Status:
@@ -87,7 +87,7 @@ def finish(*, raise_on_failure: bool = False, note: str = "", **fields: Any) -> 
     else:
         message = "; ".join(f"{c} of {statuses.size}: {s.value}" for s, c in counts.items() if c)
         message = message or "an empty batch"
-    steps = int(fields["iterations"].max()) if fields["iterations"].size else 0
+    steps = int(np.max(fields["iterations"], initial=0))
     message = f"{message} ({steps} iteration{'' if steps == 1 else 's'})"
     result = SolveResult(message=f"{message}. {note}".rstrip(". ") + ".", **fields)
     if raise_on_failure and not result.converged:

@@ -1,0 +1,180 @@
+"""What every solver asks of its input, and exact scaling: one place, one set of messages."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array
+from scipy.sparse import issparse
+
+Array = Any  # a NumPy array or a torch tensor
+
+
+def as_arrays(**named: Any) -> tuple[Any, ...]:
+    """Check the named arrays and bring them to one namespace and one floating dtype.
+
+    Accepts NumPy arrays, torch tensors (not both at once) and nested sequences of numbers;
+    ``None`` passes through. Integers become float64. Returns the namespace first, then the
+    arrays in the order given.
+
+    Raises
+    ------
+    TypeError
+        Sparse, masked, complex, half precision or non-numeric input, or NumPy mixed with torch.
+    ValueError
+        A non-finite entry, or arrays on different devices.
+    """
+    given = {name: _one_array(name, value) for name, value in named.items() if value is not None}
+    torch_names = [name for name, a in given.items() if is_torch_array(a)]
+    if torch_names and len(torch_names) < len(given):
+        like = given[torch_names[0]]
+        for name, value in given.items():
+            if name in torch_names:
+                continue
+            if is_array_api_obj(named[name]):
+                raise TypeError(
+                    f"{name} is a NumPy array but {torch_names[0]} is a torch tensor; "
+                    "pass both as NumPy arrays or both as tensors"
+                )
+            given[name] = array_namespace(like).asarray(value, device=device(like))
+    devices = {name: str(device(a)) for name, a in given.items()}
+    if len(set(devices.values())) > 1:
+        raise ValueError(f"all arrays must be on one device, got {devices}")
+    xp = array_namespace(*given.values())
+    given = {name: _as_float(name, a, xp) for name, a in given.items()}
+    dtype = xp.result_type(*given.values())
+    arrays = tuple(
+        None if value is None else xp.astype(given[name], dtype, copy=False)
+        for name, value in named.items()
+    )
+    return xp, *arrays
+
+
+def _one_array(name: str, value: Any) -> Array:
+    if issparse(value):
+        raise TypeError(
+            f"{name} is a sparse matrix; this solver works on dense arrays. "
+            "Use solvers.cgls or solvers.conjugate_gradient, which take sparse matrices"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array; fill or drop the masked entries first")
+    if not is_array_api_obj(value):
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{name} is not a rectangular array of numbers: {error}") from None
+    if is_torch_array(value) and str(value.layout) != "torch.strided":
+        raise TypeError(f"{name} is a tensor of layout {value.layout}; pass it dense")
+    return value
+
+
+def _as_float(name: str, a: Array, xp: Any) -> Array:
+    kind = str(a.dtype).removeprefix("torch.")
+    if kind in ("float16", "bfloat16"):
+        raise TypeError(
+            f"{name} is {kind}; a Gram matrix in half precision need not even be positive "
+            "definite. Convert it to float32 or float64"
+        )
+    if "complex" in kind:
+        raise TypeError(f"{name} is {kind}; complex data is not supported, split it into parts")
+    if kind not in ("float32", "float64"):
+        if not xp.isdtype(a.dtype, ("bool", "integral")):
+            raise TypeError(f"{name} has dtype {a.dtype}; expected float32, float64 or integers")
+        a = xp.astype(a, xp.float64)
+    if not bool(xp.all(xp.isfinite(a))):
+        raise ValueError(f"{name} (shape {tuple(a.shape)}) holds NaN or infinite entries")
+    return a
+
+
+def check_shapes(A: Array, B: Array, C: Array | None = None) -> None:
+    """A (…, d, n), B (…, d', n) and C (…, d, n') must fit together."""
+    if A.ndim < 2:
+        raise ValueError(f"A must have shape (…, d, n), one example a column; got {tuple(A.shape)}")
+    n_labels = B.shape[-1] if B.ndim else None
+    if n_labels != A.shape[-1]:
+        raise ValueError(
+            f"B must have one column an example: expected (…, d', {A.shape[-1]}) to go with "
+            f"A of shape {tuple(A.shape)}, got {tuple(B.shape)}"
+        )
+    if C is not None and (C.ndim == 0 or C.shape[-2 if C.ndim > 1 else -1] != A.shape[-2]):
+        raise ValueError(
+            f"C must have one row a feature: expected (…, {A.shape[-2]}, n') to go with "
+            f"A of shape {tuple(A.shape)}, got {tuple(C.shape)}"
+        )
+
+
+def broadcast_batch(xp: Any, **named: Array) -> tuple[tuple[int, ...], list[Array]]:
+    """Broadcast the leading (batch) dimensions of matrices against each other."""
+    try:
+        batch = np.broadcast_shapes(*(tuple(a.shape[:-2]) for a in named.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {tuple(a.shape)}" for name, a in named.items())
+        raise ValueError(f"the batch dimensions do not broadcast: {shapes}") from None
+    return batch, [xp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in named.values()]
+
+
+def check_number(name: str, value: Any, *, above: float = 0.0, strictly: bool = True) -> float:
+    """A finite real number above (or, not strictly, at) a bound, as a float."""
+    try:
+        number = math.nan if isinstance(value, (str, bool)) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and (number > above or (number == above and not strictly))):
+        sign = ">" if strictly else ">="
+        raise ValueError(f"{name} must be a finite number {sign} {above:g}, got {value!r}")
+    return number
+
+
+def check_tolerances(rtol: float, atol: float, maxiter: int | None, rcond: float | None) -> None:
+    """Refuse tolerances and limits that make no sense."""
+    check_number("rtol", rtol, strictly=False)
+    check_number("atol", atol, strictly=False)
+    if rtol == 0 and atol == 0:
+        raise ValueError("rtol and atol are both 0; at least one must be positive")
+    if maxiter is not None and (
+        isinstance(maxiter, bool) or int(maxiter) != maxiter or maxiter < 0
+    ):
+        raise ValueError(f"maxiter must be a whole number >= 0 or None, got {maxiter!r}")
+    if rcond is not None and not 0 <= rcond < 1:
+        raise ValueError(f"rcond must lie in [0, 1) or be None, got {rcond!r}")
+
+
+def transpose(a: Array) -> Array:
+    """The matrix transpose, in any namespace."""
+    return array_namespace(a).matrix_transpose(a)
+
+
+def to_numpy(a: Array) -> np.ndarray:
+    """A float64 copy on the host, without gradient."""
+    if is_torch_array(a):
+        a = a.detach().cpu().numpy()
+    return np.asarray(a, dtype=np.float64)
+
+
+def like(values: np.ndarray, a: Array) -> Array:
+    """Host numbers as an array of the kind, dtype and device of ``a``."""
+    xp = array_namespace(a)
+    return xp.asarray(np.ascontiguousarray(values), dtype=a.dtype, device=device(a))
+
+
+def power_of_two_scale(a: Array, *, axes: tuple[int, ...] = (-2, -1)) -> np.ndarray:
+    """The power of two below max|a| over the given axes (kept as 1); 1 where a is zero.
+
+    Dividing by it is exact, so that cubic formulas neither overflow nor underflow, and the
+    solution of a rescaled problem is the rescaled solution to the last bit.
+    """
+    xp = array_namespace(a)
+    shape = [1 if axis - a.ndim in axes else size for axis, size in enumerate(a.shape)]
+    if 0 in a.shape:
+        return np.ones(shape)
+    largest = to_numpy(xp.max(xp.abs(a), axis=axes, keepdims=True))
+    exponent = np.where(largest > 0, np.frexp(np.where(largest > 0, largest, 1.0))[1] - 1, 0)
+    return np.ldexp(1.0, exponent)
+
+
+def norms(a: Array, axis: int) -> np.ndarray:
+    """Euclidean norms along one axis, on the host."""
+    xp = array_namespace(a)
+    return to_numpy(xp.linalg.vector_norm(a, axis=axis))

@@ -1,0 +1,141 @@
+"""The loop that GD++ and EAGLE share: condition A, add what the prediction still lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from linear_icl._arrays import Array, check_number, check_tolerances, like, norms
+from linear_icl.results import SolveResult, Status
+from linear_icl.solvers._members import Members
+from linear_icl.solvers._prompt import Prompt, prepare
+from linear_icl.solvers._spectrum import Spectrum
+
+# Newton-Schulz needs 2.5 ln κ(A) steps and a few more: 95 where κ(A) = 1e16.
+DEFAULT_MAXITER = 400
+# Layers without a smaller increment after which a conditioned iteration has hit round-off.
+PATIENCE = 10
+
+
+class Layers(Protocol):
+    """A prompt on its way through the layers; ``A`` enters with ‖A‖₂ = 1."""
+
+    A: Array
+
+    def step(self, eta: float, gamma: float, norm: Array) -> Array:
+        """One layer; A leaves it divided by ``norm``. Returns what the prediction gains."""
+
+    def read_out(self, purifications: int) -> Array:
+        """The whole prediction, through the projector on range(A)."""
+
+
+def condition(
+    layers: Callable[[Array, Array, Array | None], Layers],
+    A: Any,
+    B: Any,
+    C: Any,
+    *,
+    eta: float,
+    gamma: float,
+    rtol: float,
+    atol: float,
+    maxiter: int | None,
+    rcond: float | None,
+    callback: Callable[[Array], None] | None,
+    raise_on_failure: bool,
+) -> SolveResult:
+    """Run layers until the prediction D (the weights W when C is None) stands still for good."""
+    check_tolerances(rtol, atol, maxiter, rcond)
+    check_number("eta", eta)
+    check_number("gamma", gamma)
+    prompt = prepare(A, B, C)
+    spectrum = Spectrum(prompt.A, rcond)
+    prompt = _with_unit_norm(prompt, spectrum)
+    state = layers(prompt.A, prompt.B, prompt.C)
+    finish = prompt.weights if C is None else prompt.prediction
+    axis = -1 if C is None else -2  # a right-hand side is a row of W, a column of D
+    floor = atol / (prompt.scale_b / prompt.scale_a * prompt.scale_c)[..., 0]
+    zero = _vanishing(prompt, spectrum)
+    prediction = _nothing_yet(prompt)
+    members = Members(zero.shape)
+    members.record(np.where(zero, 0.0, 1.0))
+    members.stop(zero, Status.CONVERGED)
+    least, since_least = np.full(zero.shape, np.inf), np.zeros(zero.shape, dtype=int)
+    limit = DEFAULT_MAXITER if maxiter is None else maxiter
+    note = ""
+
+    while members.running.any() and members.iterations.max() < limit:
+        lacking = spectrum.lacking(gamma)[..., None]
+        norm = like(spectrum.step(eta)[..., None, None], state.A)
+        with np.errstate(over="ignore", invalid="ignore"):
+            increment = state.step(eta, gamma, norm)
+        size = norms(increment, axis)
+        members.stop(~np.isfinite(size), Status.BREAKDOWN)
+        members.count_step()
+        prediction = members.keep(prediction + increment, prediction, axis)
+        if callback is not None:
+            callback(finish(prediction))
+        whole = norms(prediction, axis)
+        members.record(size / np.where(whole > 0, whole, 1.0))
+
+        # A small increment proves nothing while some σ is small: the direction of σ still
+        # lacks (1 − γσ²)/γσ² times what this layer has added to it.
+        target = np.maximum(rtol * whole, floor)
+        arrived = members.running & (size * np.maximum(lacking, 1.0) <= target)
+        arrived &= (spectrum.full | spectrum.isometric)[..., None]
+        if arrived.any():
+            doubtful = arrived & (_disagrees(state.A, spectrum) | ~spectrum.separated)[..., None]
+            if doubtful.any():
+                note = "The singular values near rcond do not tell the rank apart from round-off"
+            arrived &= ~doubtful
+            members.stop(doubtful, Status.STAGNATED)
+            deficient = arrived & ~spectrum.full[..., None]
+            if deficient.any():
+                whole_prediction = state.read_out(spectrum.purifications())
+                prediction = members.keep_where(deficient, whole_prediction, prediction, axis)
+            members.stop(arrived, Status.CONVERGED)
+
+        since_least = np.where(size < least, 0, since_least + 1)
+        least = np.minimum(size, least)
+        lost = spectrum.lost[..., None] & (size <= target)
+        at_round_off = (spectrum.deviation <= 0.5)[..., None] & (since_least >= PATIENCE)
+        members.stop(lost | at_round_off, Status.STAGNATED)
+
+    name = "W" if C is None else "D"
+    return members.result(
+        rank=spectrum.rank if prompt.batch else int(spectrum.rank),
+        raise_on_failure=raise_on_failure,
+        note=note,
+        **{name: finish(prediction)},
+    )
+
+
+def _with_unit_norm(prompt: Prompt, spectrum: Spectrum) -> Prompt:
+    """The one norm computation of a solve: ‖A‖₂ = 1 from here on."""
+    norm = spectrum.norm[..., None]
+    A = prompt.A / like(norm, prompt.A)
+    return dataclasses.replace(prompt, A=A, scale_a=prompt.scale_a * norm)
+
+
+def _nothing_yet(prompt: Prompt) -> Array:
+    last = prompt.d if prompt.C is None else prompt.C.shape[-1]
+    shape = (*prompt.batch, prompt.B.shape[-2], last)
+    return prompt.xp.zeros(shape, dtype=prompt.A.dtype, device=prompt.A.device)
+
+
+def _vanishing(prompt: Prompt, spectrum: Spectrum) -> np.ndarray:
+    """Right-hand sides whose answer is zero: no range, no labels, or no query."""
+    labels = norms(prompt.B, axis=-1) == 0
+    nothing = (spectrum.rank == 0)[..., None]
+    if prompt.C is None:
+        return nothing | labels
+    return nothing | labels.all(axis=-1, keepdims=True) | (norms(prompt.C, axis=-2) == 0)
+
+
+def _disagrees(A: Array, spectrum: Spectrum) -> np.ndarray:
+    """‖A‖_F² counts the conditioned directions; it must agree with what was foreseen."""
+    measured = norms(A.reshape(*A.shape[:-2], -1), axis=-1) ** 2
+    return ~(np.abs(measured - np.sum(spectrum.sigma**2, axis=-1)) <= 0.1)

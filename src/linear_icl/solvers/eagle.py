@@ -1,0 +1,214 @@
+"""EAGLE: the update that trained linear transformers are found to run (row tokens)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from array_api_compat import array_namespace
+
+from linear_icl._arrays import Array, as_arrays, check_shapes, transpose
+from linear_icl.results import SolveResult
+from linear_icl.solvers._conditioning import condition
+from linear_icl.solvers._spectrum import cubic, project_on_range
+
+
+def eagle(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    form: Literal["auto", "data"] = "auto",
+    eta: float = 1 / 3,
+    gamma: float = 1.0,
+    rtol: float = 1e-8,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    rcond: float | None = None,
+    callback: Callable[[Array], None] | None = None,
+    raise_on_failure: bool = False,
+) -> SolveResult:
+    """EAGLE: complete the block D of a prompt X = [[A, C], [B, D]], or find the weights W.
+
+    The problem: D* = B A⁺ C. One layer, right-hand sides with the old values, ρ = ‖A‖₂⁻²:
+
+    A ← A − ηρ AAᵀA,   B ← B − ηρ BAᵀA,   C ← C − γρ AAᵀC,   D ← D + γρ BAᵀC.
+
+    With (η, γ) = (1/3, 1) A runs through the Newton–Schulz iteration for its polar factor, and
+    D is exact after O(log κ(A) + log log 1/ε) layers (theorem 1 of Lutz et al.). Without C the
+    same conditioned regression is descended in the weights, W ← W + γρ (B − WA)Aᵀ, and then
+    W C equals D layer by layer. A layer costs 4 d n min(d, n) flops and more: count them, not
+    layers, against other methods.
+
+    Parameters
+    ----------
+    A : array, shape (…, d, n)
+        Example features, one example a column. NumPy or torch, float32 or float64.
+    B : array, shape (…, d', n) or (n,)
+        Example labels.
+    C : array, shape (…, d, n') or (d,), optional
+        Query features; None (estimation form) asks for W.
+    form : {"auto", "data"}
+        ``"data"`` updates the blocks themselves; ``"auto"`` chooses it.
+    eta, gamma : float
+        η and γ above, with ρ taken from each prompt and each layer.
+    rtol, atol : float
+        A column of D (row of W) has converged when what is left to add is, by a bound that
+        knows the singular values, at most max(rtol ‖D‖, atol).
+    maxiter : int, optional
+        Most layers allowed; default 400.
+    rcond : float, optional
+        Singular values below ``rcond`` times the largest count as zero and take no part;
+        default max(d, n) · machine epsilon.
+    callback : callable, optional
+        Called with the current D (or W) after every layer.
+    raise_on_failure : bool
+        Raise :class:`SolverError` when not converged.
+
+    Returns
+    -------
+    SolveResult
+        ``D`` (or ``W``), ``rank``; ``history`` holds the relative increments ‖ΔD‖/‖D‖ of the
+        worst column, 1 at the start.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Input that does not fit: shapes, non-finite entries, sparse, masked, complex or
+        half-precision arrays, tolerances that make no sense.
+
+    References
+    ----------
+    Lutz et al. (2025), algorithm 1 and theorem 1; Higham (2008), section 8.3.
+
+    Notes
+    -----
+    ‖A‖₂ is computed once, as the largest of the singular values; the others tell the rank and
+    when to stop. When A is rank-deficient, the round-off that grows in the empty directions is
+    projected away at the end.
+
+    Examples
+    --------
+    >>> from linear_icl import solvers
+    >>> result = solvers.eagle([[2, 0], [0, 1]], [[2, 1]], [[1], [1]])
+    >>> result.D.round(8), result.iterations, result.status.name
+    (array([[2.]]), 7, 'CONVERGED')
+    """
+    if form not in ("auto", "data"):
+        raise ValueError(f"form must be 'auto' or 'data', got {form!r}")
+    return condition(
+        _RowTokens,
+        A,
+        B,
+        C,
+        eta=eta,
+        gamma=gamma,
+        rtol=rtol,
+        atol=atol,
+        maxiter=maxiter,
+        rcond=rcond,
+        callback=callback,
+        raise_on_failure=raise_on_failure,
+    )
+
+
+class _RowTokens:
+    """Row tokens tie (A, B) and (C, D)."""
+
+    def __init__(self, A: Array, B: Array, C: Array | None) -> None:
+        xp = array_namespace(A)
+        self.A, self.B, self.C, self.query = A, B, C, C
+        # Without a query the weights take the place of D: WC = D for every layer.
+        self.W = None if C is not None else xp.zeros_like(B @ transpose(A))
+
+    def step(self, eta: float, gamma: float, norm: Array) -> Array:
+        """One row-token attention layer (here ρ = 1), with D's sign as EAGLE prints it."""
+        A, B, C = self.A, self.B, self.C
+        self.A = (A - eta * cubic(A, A)) / norm
+        self.B = (B - eta * cubic(A, B)) / norm
+        if C is None:
+            increment = gamma * ((B - self.W @ A) @ transpose(A))
+            self.W = self.W + increment
+            return increment
+        self.C = C - gamma * (A @ (transpose(A) @ C))
+        return gamma * (B @ (transpose(A) @ C))
+
+    def read_out(self, purifications: int) -> Array:
+        """W P, and D = B_L A_Lᵀ P C with the query as it came in."""
+        if self.C is None:
+            return transpose(project_on_range(self.A, transpose(self.W), purifications))
+        return (self.B @ transpose(self.A)) @ project_on_range(self.A, self.query, purifications)
+
+
+def eagle_update(
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    S: Any = None,
+    *,
+    eta: float = 1 / 3,
+    gamma: float = 1.0,
+    rho: float | Array | None = None,
+) -> tuple[Array, Array, Array, Array]:
+    """One layer of EAGLE as it is printed: nothing rescaled, nothing decided.
+
+    With Ã = AS, B̃ = BS and ρ = ‖Ã‖₂⁻², all right-hand sides with the old values:
+
+    A ← A − ηρ ÃÃᵀÃSᵀ,  B ← B − ηρ B̃ÃᵀÃSᵀ,  C ← C − γρ ÃÃᵀC,  D ← D + γρ B̃ÃᵀC.
+
+    Attention moves C and D with the same sign; EAGLE turns D's, so that D is the prediction.
+
+    Parameters
+    ----------
+    A, B, C, D : array, shapes (…, d, n), (…, d', n), (…, d, n'), (…, d', n')
+        The blocks of the prompt.
+    S : array, shape (…, n, r), optional
+        Sketch with orthonormal columns; None is the identity (unconstrained).
+    eta, gamma : float
+        Step sizes in units of ρ.
+    rho : float or array, optional
+        ρ instead of ‖Ã‖₂⁻²; an array broadcasts against the batch as (…, 1, 1).
+
+    Returns
+    -------
+    tuple of arrays
+        The four blocks after the layer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Input that does not fit.
+
+    References
+    ----------
+    Lutz et al. (2025), algorithm 1.
+
+    Examples
+    --------
+    >>> from linear_icl import solvers
+    >>> A, B, C, D = solvers.eagle_update([[2, 0], [0, 1]], [[2, 1]], [[1], [1]], [[0]])
+    >>> D
+    array([[1.25]])
+    """
+    xp, A, B, C, D, S = as_arrays(A=A, B=B, C=C, D=D, S=S)
+    check_shapes(A, B, C)
+    if D.ndim < 2 or (D.shape[-2], D.shape[-1]) != (B.shape[-2], C.shape[-1]):
+        expected = (B.shape[-2], C.shape[-1])
+        raise ValueError(
+            f"D must have shape (…, {expected[0]}, {expected[1]}), got {tuple(D.shape)}"
+        )
+    if S is not None and S.shape[-2] != A.shape[-1]:
+        raise ValueError(f"S must have shape (…, {A.shape[-1]}, r), got {tuple(S.shape)}")
+    sketch = (lambda block: block) if S is None else (lambda block: block @ S)
+    expand = (lambda block: block) if S is None else (lambda block: block @ transpose(S))
+    As, Bs = sketch(A), sketch(B)
+    if rho is None:
+        norm = xp.linalg.matrix_norm(As, ord=2, keepdims=True)
+        rho = xp.where(norm > 0, xp.where(norm > 0, norm, 1.0) ** -2.0, 0.0)
+    return (
+        A - eta * rho * expand(cubic(As, As)),
+        B - eta * rho * expand(cubic(As, Bs)),
+        C - gamma * rho * (As @ (transpose(As) @ C)),
+        D + gamma * rho * (Bs @ (transpose(As) @ C)),
+    )
