@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -216,8 +217,8 @@ def _short(value: float, whole: str = ".0") -> str:
     plain = repr(value).removesuffix(".0") + (whole if value == int(value) else "")
     if value == 0 or 1e-3 < abs(value) < 1e3:
         return plain
-    mantissa, exponent = f"{value:.15e}".split("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    mantissa, exponent = f"{Decimal(repr(value)).normalize():e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def _convert(value: Any, kind: type) -> Any:
@@ -474,6 +475,7 @@ def run(
         raise ValueError(f"the output {str(output)!r} must end in .ipynb")
     if output.resolve() == source.resolve():
         raise ValueError(f"the output {str(output)!r} is the chapter itself: choose another name")
+    _require_writable(output)
     started = datetime.now(UTC)
     notebook, seconds = execute(source, given, progress)
     values = defaults(chapter) | given
@@ -498,6 +500,15 @@ def run(
     # Last, because a grid takes the .json as the sign that all of it is there.
     files.write_text(output.with_suffix(".json"), as_json(report))
     return report
+
+
+def _require_writable(output: Path) -> None:
+    """Refuse what could not be written, before the time of a run is spent."""
+    if output.is_dir():
+        raise ValueError(f"the output {str(output)!r} is a folder")
+    existing = next(parent for parent in output.absolute().parents if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ValueError(f"the output {str(output)!r} cannot be written: see {str(existing)!r}")
 
 
 def execute(source: Path, parameters: dict[str, Any], progress: bool | None) -> tuple[Any, float]:
@@ -546,6 +557,8 @@ def _papermill(notebook: Any, parameters: dict[str, Any], progress: Any) -> Any:
             None,
             parameters=parameters,
             progress_bar=progress,
+            kernel_name="python3",
+            language="python",
             record_timing=False,
             config=config,
         )

@@ -1,0 +1,386 @@
+"""The command ``linear-icl``: list the chapters, run them, and solve one's own problem."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from linear_icl import __version__
+
+EXIT_CODES = """Exit codes: 0 done; 1 the solve did not converge, or a chapter failed;
+2 the command, a parameter or a file is not valid; 130 interrupted. Files are written whole or
+not at all."""
+
+app = typer.Typer(
+    name="linear-icl",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Run the chapters of Linear ICL with other parameters, or solve your own problem.\n\n"
+    + EXIT_CODES,
+)
+
+
+class Method(StrEnum):
+    """The solvers that ``solve`` offers."""
+
+    EAGLE = "eagle"
+    CG = "cg"
+    DIRECT = "direct"
+    GD = "gd"
+    GD_PLUS_PLUS = "gd++"
+
+
+def _fail(message: str, code: int = 2) -> typer.Exit:
+    print(f"linear-icl: {message}", file=sys.stderr)
+    return typer.Exit(code)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"linear-icl {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# ---------------------------------------------------------------------------------------------
+# Chapters
+
+_Chapter = Annotated[str, typer.Argument(help="A chapter: 6, 06, eagle or 06_eagle.")]
+_Parameters = Annotated[
+    list[str] | None,
+    typer.Option("-p", "--parameter", metavar="NAME VALUE", help="A parameter; repeatable."),
+]
+
+
+@app.command("chapters")
+def list_chapters(
+    name: Annotated[str | None, typer.Argument(help="Show this chapter only.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """List the chapters with their parameters: default, what is allowed, meaning."""
+    from linear_icl import chapters
+
+    try:
+        names = list(chapters.CHAPTERS) if name is None else [chapters.find(name)]
+    except ValueError as error:
+        raise _fail(str(error)) from None
+    if as_json:
+        print(json.dumps({n: _described(chapters.CHAPTERS[n]) for n in names}, indent=2))
+        return
+    for chapter in names:
+        print(f"{chapter}: {chapters.CHAPTERS[chapter].title}")
+        for p in chapters.CHAPTERS[chapter].parameters:
+            default = p.line.partition(" = ")[2].partition("  # ")[0]
+            print(f"  {p.name:<10} {default:<14} {p.help} ({p.allowed})")
+
+
+def _described(chapter: Any) -> dict[str, Any]:
+    entries = {
+        p.name: {
+            "type": p.type.__name__,
+            "default": p.default,
+            "low": p.low,
+            "high": p.high,
+            "choices": list(p.choices) or None,
+            "help": p.help,
+        }
+        for p in chapter.parameters
+    }
+    return {"title": chapter.title, "parameters": entries}
+
+
+@app.command()
+def run(
+    chapter: _Chapter,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The notebook to write.")],
+    parameter: _Parameters = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", help="Parameters in YAML; -p wins.")
+    ] = None,
+    html: Annotated[bool, typer.Option("--html", help="Write a web page, too.")] = False,
+) -> None:
+    """Run a chapter with other parameters.
+
+    Example: linear-icl run 06_eagle -p kappa 1e6 -p n 500 -o out.ipynb
+
+    Writes the executed notebook, and beside it a .json with parameters, results, versions and
+    seconds. A run that fails writes nothing.
+    """
+    from linear_icl import chapters
+
+    try:
+        given = (_yaml(file) if file else {}) | dict(_pairs(parameter))
+        report = chapters.run(chapter, output, given, html=html)
+    except chapters.ChapterError as error:
+        print(error.traceback, file=sys.stderr)
+        raise _fail(str(error), 1) from None
+    except (ValueError, OSError) as error:
+        raise _fail(_words(error)) from None
+    print(f"{report['chapter']}: {report['seconds']:.1f} s")
+    for name, value in report["results"].items():
+        print(f"  {name}: {value}")
+    for suffix in (".ipynb", ".json", *((".html",) if html else ())):
+        print(f"wrote {output.with_suffix(suffix)}")
+
+
+@app.command()
+def grid(
+    chapter: _Chapter,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write to.")],
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--parameter", metavar="NAME V1,V2,…", help="Values; repeatable."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    again: Annotated[bool, typer.Option("--again", help="Run finished points again.")] = False,
+) -> None:
+    """Run a chapter at every combination of values.
+
+    Example: linear-icl grid 06_eagle -p kappa 1e2,1e4 -p n 240,500 -o folder
+
+    Each point gets its notebook and .json; CHAPTER_grid.csv and .json hold the table. Points
+    that are there already are kept, and a point that fails does not stop the others.
+    """
+    from linear_icl import chapters
+
+    try:
+        values = {name: value.split(",") for name, value in _pairs(parameter)}
+        rows = chapters.run_grid(chapter, values, output, workers=workers, resume=not again)
+    except (ValueError, OSError) as error:
+        raise _fail(_words(error)) from None
+    for row in rows:
+        seconds = "" if row["seconds"] is None else f"  {row['seconds']:.1f} s"
+        print(f"{row['status']:<6}  {row['notebook']}{seconds}")
+    print(f"wrote {output / chapters.find(chapter)}_grid.csv and .json")
+    failed = [row for row in rows if row["status"] == "failed"]
+    for row in failed:
+        print(row["error"], file=sys.stderr)
+    if failed:
+        raise _fail(f"{len(failed)} of {len(rows)} runs failed", 1)
+
+
+def _pairs(parameter: list[str] | None) -> list[tuple[str, str]]:
+    """Split ``NAME=VALUE``, which is how :func:`main` hands on ``-p NAME VALUE``."""
+    pairs: list[tuple[str, str]] = []
+    for text in parameter or []:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"-p needs a name and a value, not {text!r}")
+        if name in dict(pairs):
+            raise ValueError(f"the parameter {name} is given twice")
+        pairs.append((name, value))
+    return pairs
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not YAML: {error}") from None
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise ValueError(f"{file} holds no parameters: expected lines such as 'kappa: 1e6'")
+    return values
+
+
+# ---------------------------------------------------------------------------------------------
+# One's own problem
+
+
+@app.command()
+def solve(
+    matrices: Annotated[
+        list[Path],
+        typer.Argument(metavar="A B [C]", help="Files: .npy, .npz, .csv or .mtx; FILE.npz:KEY."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    method: Annotated[Method, typer.Option(help="The solver.")] = Method.EAGLE,
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance. Default 1e-8.")] = None,
+    maxiter: Annotated[int | None, typer.Option(help="Most iterations.")] = None,
+    rcond: Annotated[
+        float | None, typer.Option(help="Singular values below rcond * largest count as 0.")
+    ] = None,
+    keep_unconverged: Annotated[
+        bool, typer.Option("--keep-unconverged", help="Write what did not converge, too.")
+    ] = False,
+) -> None:
+    """Solve for the missing block D of [A C; B D], or for the weights W with B = W A.
+
+    Examples are columns: A is d x n, B is d' x n, C is d x n'. With C, D = W C is written,
+    without it the least-squares weights W. A solve that does not converge writes nothing and
+    ends with exit code 1.
+    """
+    from linear_icl import files
+
+    try:
+        _check_paths(matrices, output)
+        arrays = [files.read_array(f, name) for f, name in zip(matrices, "ABC", strict=False)]
+        options = {"rtol": rtol, "maxiter": maxiter, "rcond": rcond}
+        options = {name: value for name, value in options.items() if value is not None}
+        begin = time.perf_counter()
+        solution, report = _solve(method, arrays, options)
+        report["seconds"] = f"{time.perf_counter() - begin:.3g}"
+    except (ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
+        raise _fail(_words(error)) from None
+    converged = report.pop("converged")
+    shapes = ", ".join(
+        f"{name} {'x'.join(map(str, array.shape))}"
+        for name, array in zip("ABC", arrays, strict=False)
+    )
+    for name, value in ({"method": method.value, "shapes": shapes} | report).items():
+        print(f"{name:<17} {value}")
+    if not converged and not keep_unconverged:
+        raise _fail(f"not converged, so {output} was not written (--keep-unconverged)", 1)
+    try:
+        files.write_array(output, solution)
+    except (ValueError, OSError) as error:
+        raise _fail(_words(error)) from None
+    if not converged:
+        raise typer.Exit(1)
+
+
+def _check_paths(matrices: Sequence[Path], output: Path) -> None:
+    from linear_icl import files
+
+    if len(matrices) not in (2, 3):
+        raise ValueError(f"solve takes the files A B or A B C, not {len(matrices)} files")
+    # "data.npz:A" names an array in the file data.npz.
+    target = _file_of(output)
+    if target.suffix.lower() not in files.EXTENSIONS:
+        known = ", ".join(files.EXTENSIONS)
+        raise ValueError(f"the output {str(output)!r} must end in one of {known}")
+    for name, matrix in zip("ABC", matrices, strict=False):
+        if _file_of(matrix).resolve() == target.resolve():
+            raise ValueError(f"the output {str(output)!r} would replace the input {name}")
+
+
+def _file_of(path: Path) -> Path:
+    head, found, _ = str(path).rpartition(".npz:")
+    return Path(head + ".npz") if found else path
+
+
+def _solve(
+    method: Method, arrays: list[Any], options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the solution, D or W, and the lines of the summary."""
+    from linear_icl import solvers
+
+    A, B, C = [*arrays, None][:3]
+    used = {"rcond"} if method is Method.DIRECT else {"rtol", "maxiter"}
+    used |= {"rcond"} if method in (Method.EAGLE, Method.GD_PLUS_PLUS) else set()
+    for name in options.keys() - used:
+        raise ValueError(f"--{name} has no meaning for --method {method}")
+    if method is Method.EAGLE:
+        result = solvers.eagle(A, B, C, **options)
+    elif method is Method.GD_PLUS_PLUS:
+        result = solvers.gd_plus_plus(A, B, C, **options)
+    elif method is Method.DIRECT:
+        result = solvers.least_squares(A, B, method="svd", **options)
+    elif method is Method.CG:
+        result = solvers.cgls(A, B, **options)
+    else:
+        result = solvers.gradient_descent(A, B, **options)
+    solution = result.D
+    if solution is None:
+        solution = result.W if C is None else result.W @ C
+    rank, kappa = _conditioning(A, options.get("rcond"))
+    report = {
+        "converged": result.converged,
+        "status": result.message,
+        "iterations": int(result.iterations.max(initial=0)),
+        "residual": _residual(A, B, result),
+        "rank": rank if result.rank is None else _span(result.rank),
+        "condition number": kappa,
+    }
+    return solution, report
+
+
+def _residual(A: Any, B: Any, result: Any) -> str:
+    """Say how well the weights fit, or, where there are none, what the solver watched last."""
+    import numpy as np
+
+    if result.W is None:
+        last = float(np.nanmax(result.history[-1])) if result.history.size else 0.0
+        return f"{last:.3g} (last relative change of D)"
+    with np.errstate(all="ignore"):
+        A, B, W = (np.asarray(a, dtype=np.float64) for a in (A, B, result.W))
+        misfit = B - W @ A
+        size = np.linalg.norm(B) or 1.0
+        gradient = np.linalg.norm(misfit @ A.mT) / (np.linalg.norm(B @ A.mT) or 1.0)
+    return f"{np.linalg.norm(misfit) / size:.3g} of B; normal equations {gradient:.3g}"
+
+
+def _conditioning(A: Any, rcond: float | None) -> tuple[str, str]:
+    """Return numerical rank and condition number of A as text, from its singular values."""
+    import numpy as np
+
+    if min(A.shape[-2:]) > 3000:
+        return "not computed", "not computed (min(d, n) > 3000)"
+    values = np.linalg.svd(np.asarray(A, dtype=np.float64), compute_uv=False)
+    cut = max(A.shape[-2:]) * np.finfo(A.dtype).eps if rcond is None else rcond
+    kept = values > cut * values.max(axis=-1, initial=0.0, keepdims=True)
+    smallest = np.min(values, axis=-1, where=kept, initial=np.inf)
+    kappa = values.max(axis=-1, initial=0.0) / smallest
+    return _span(kept.sum(axis=-1)), f"{kappa.max(initial=0.0):.3g}"
+
+
+def _span(values: Any) -> str:
+    """Write a number, or the range of numbers that a batch has."""
+    import numpy as np
+
+    low, high = np.min(values), np.max(values)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+# ---------------------------------------------------------------------------------------------
+# The command
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}"
+    return str(error) or type(error).__name__
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Turn ``-p NAME VALUE`` into ``-p NAME=VALUE``, as an option here takes one value."""
+    joined, rest = [], list(arguments)
+    while rest:
+        joined.append(rest.pop(0))
+        if joined[-1] in ("-p", "--parameter") and rest:
+            name = rest.pop(0)
+            pair = [name] if "=" in name or not rest else [name, rest.pop(0)]
+            joined.append("=".join(pair))
+    return joined
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = app(args=_joined(given), prog_name="linear-icl", standalone_mode=True)
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
