@@ -85,7 +85,9 @@ def condition(
         # lacks (1 − γσ²)/γσ² times what this layer has added to it.
         target = np.maximum(rtol * whole, floor)
         arrived = members.running & (size * np.maximum(lacking, 1.0) <= target)
-        arrived &= (spectrum.full | spectrum.isometric)[..., None]
+        # Rank-deficient prompts are read out whole, once A is a partial isometry.
+        arrived = np.where(spectrum.full[..., None], arrived, spectrum.isometric[..., None])
+        arrived &= members.running & ~spectrum.lost[..., None]
         if arrived.any():
             doubtful = arrived & (_disagrees(state.A, spectrum) | ~spectrum.separated)[..., None]
             if doubtful.any():
@@ -98,11 +100,12 @@ def condition(
                 prediction = members.keep_where(deficient, whole_prediction, prediction, axis)
             members.stop(arrived, Status.CONVERGED)
 
-        since_least = np.where(size < least, 0, since_least + 1)
-        least = np.minimum(size, least)
+        # Increments may well grow while A is being conditioned; afterwards they must shrink.
+        smaller = (size < least) | (spectrum.deviation > 0.5)[..., None]
+        since_least = np.where(smaller, 0, since_least + 1)
+        least = np.where(smaller, size, least)
         lost = spectrum.lost[..., None] & (size <= target)
-        at_round_off = (spectrum.deviation <= 0.5)[..., None] & (since_least >= PATIENCE)
-        members.stop(lost | at_round_off, Status.STAGNATED)
+        members.stop(lost | (since_least >= PATIENCE), Status.STAGNATED)
 
     name = "W" if C is None else "D"
     return members.result(

@@ -229,10 +229,14 @@ def cgls(
     times_A, times_At = _right_products(A)
     xp = array_namespace(B)
     scale = power_of_two_scale(B, axes=(-1,))
-    unit = like(scale, B)
-    B, W = B / unit, W / unit
+    B = B / like(scale, B)
+    # ‖BAᵀ‖ stands for the size of A, which an operator does not tell.
+    size_a = power_of_two_scale(times_At(B))
+    times_A, times_At = _divided(times_A, size_a), _divided(times_At, size_a)
+    unit = like(scale / size_a, B)
+    W = W / unit
     start = norms(times_At(B), axis=-1)
-    target = np.maximum(rtol * start, atol / scale[..., 0])
+    target = np.maximum(rtol * start, atol / (scale * size_a)[..., 0])
     relative = np.where(start > 0, start, 1.0)
     members = Members(tuple(B.shape[:-1]))
     limit = 10 * min(A.shape[-2:]) if maxiter is None else maxiter
@@ -375,3 +379,12 @@ def _right_products(A: Any) -> tuple[Product, Product]:
     if isinstance(A, LinearOperator):
         return lambda W: A.rmatmat(W.T).T, lambda R: A.matmat(R.T).T
     return lambda W: W @ A, lambda R: R @ transpose(A)
+
+
+def _divided(product: Product, scale: np.ndarray) -> Product:
+    """The product with a matrix divided by ``scale``."""
+
+    def scaled(v: Array) -> Array:
+        return product(v) / like(scale, v)
+
+    return scaled
