@@ -191,6 +191,7 @@ CHAPTERS: dict[str, Chapter] = {
                 str,
                 "log-uniform",
                 "distribution of the singular values of A",
+                # All that take a condition number, which low-rank does not.
                 choices=(
                     "log-uniform",
                     "log-spaced",
@@ -199,7 +200,6 @@ CHAPTERS: dict[str, Chapter] = {
                     "correlated",
                     "sparse-rademacher",
                     "clustered",
-                    "low-rank",
                 ),
             ),
             Parameter("noise", float, 0.0, "standard deviation of the noise on B", 0.0, 10.0),
@@ -706,11 +706,11 @@ def run_grid(
     from tqdm import tqdm
 
     chapter = find(chapter)
-    _notebook_file(chapter, notebooks)
     if workers < 1:
         raise ValueError(f"workers = {workers} is not allowed: expected a whole number, at least 1")
     folder = Path(output_dir)
     points = _points(chapter, grid)
+    _notebook_file(chapter, notebooks)
     shown = sys.stderr.isatty() if progress is None else progress
     # joblib's processes need no "if __name__ == '__main__'" in the caller's script, and share
     # the cores among the workers.

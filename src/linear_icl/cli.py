@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -305,7 +306,7 @@ def _solve(
     report = {
         "converged": result.converged,
         "status": result.message,
-        "iterations": int(result.iterations.max(initial=0)),
+        "iterations": _span(result.iterations),
         "residual": _residual(A, B, result),
         "rank": rank if result.rank is None else _span(result.rank),
         "condition number": kappa,
@@ -318,7 +319,8 @@ def _residual(A: Any, B: Any, result: Any) -> str:
     import numpy as np
 
     if result.W is None:
-        last = float(np.nanmax(result.history[-1])) if result.history.size else 0.0
+        members = result.history.reshape(len(result.history), -1).T  # NaN once it has stopped
+        last = max((m[~np.isnan(m)][-1] for m in members), default=0.0)
         return f"{last:.3g} (last relative change of D)"
     with np.errstate(all="ignore"):
         A, B, W = (np.asarray(a, dtype=np.float64) for a in (A, B, result.W))
@@ -367,8 +369,9 @@ def _joined(arguments: Sequence[str]) -> list[str]:
         joined.append(rest.pop(0))
         if joined[-1] in ("-p", "--parameter") and rest:
             name = rest.pop(0)
-            pair = [name] if "=" in name or not rest else [name, rest.pop(0)]
-            joined.append("=".join(pair))
+            # A value such as -3 begins with a dash, too, but an option has a letter after it.
+            alone = "=" in name or not rest or re.match(r"--?[a-zA-Z]", rest[0])
+            joined.append(name if alone else f"{name}={rest.pop(0)}")
     return joined
 
 
