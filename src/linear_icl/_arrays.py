@@ -115,6 +115,15 @@ def broadcast_batch(xp: Any, **named: Array) -> tuple[tuple[int, ...], list[Arra
     return batch, [xp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in named.values()]
 
 
+def broadcast_start(name: str, a: Array, shape: tuple[int, ...]) -> Array:
+    """A starting guess broadcast to the shape of the solution."""
+    xp = array_namespace(a)
+    try:
+        return xp.broadcast_to(a, shape)
+    except (ValueError, RuntimeError):
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(a.shape)}") from None
+
+
 def check_number(name: str, value: Any, *, above: float = 0.0, strictly: bool = True) -> float:
     """A finite real number above (or, not strictly, at) a bound, as a float."""
     try:

@@ -61,7 +61,7 @@ class Members:
         statuses = np.empty(batch, dtype=object)
         statuses[...] = np.array(order, dtype=object)[gravest]
         iterations = np.max(self.iterations, axis=-1, initial=0)
-        history = np.array(self._history).reshape(-1, *self.running.shape)
+        history = np.array(self._history).reshape(len(self._history), *self.running.shape)
         missing = np.isnan(history).all(axis=-1)
         worst = np.max(np.where(np.isnan(history), -np.inf, history), axis=-1, initial=-np.inf)
         return finish(

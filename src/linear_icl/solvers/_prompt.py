@@ -11,6 +11,7 @@ from linear_icl._arrays import (
     Array,
     as_arrays,
     broadcast_batch,
+    broadcast_start,
     check_shapes,
     like,
     power_of_two_scale,
@@ -61,12 +62,8 @@ class Prompt:
         if W0 is None:
             return self.xp.zeros(shape, dtype=self.A.dtype, device=self.A.device)
         xp, W0 = as_arrays(W0=W0)
-        expected = (self.d,) if self.vector_labels else shape
-        if self.vector_labels and W0.ndim == 1:
-            W0 = W0[None, :]
-        if np.broadcast_shapes(tuple(W0.shape), shape) != shape:
-            raise ValueError(f"W0 must have shape {expected}, got {tuple(W0.shape)}")
-        W0 = xp.broadcast_to(xp.astype(W0, self.A.dtype), shape)
+        W0 = W0[None, :] if self.vector_labels and W0.ndim == 1 else W0
+        W0 = broadcast_start("W0", xp.astype(W0, self.A.dtype), shape)
         return W0 * like(self.scale_a, W0) / like(self.scale_b, W0)
 
 

@@ -14,6 +14,7 @@ from linear_icl._arrays import (
     Array,
     as_arrays,
     broadcast_batch,
+    broadcast_start,
     check_tolerances,
     like,
     norms,
@@ -340,9 +341,7 @@ def _start(xp: Any, x0: Any, b: Array, unit: Array, vector: bool) -> Array:
     if x0 is None:
         return xp.zeros_like(b)
     x0 = x0[:, None] if vector and x0.ndim == 1 else x0
-    if np.broadcast_shapes(tuple(x0.shape), tuple(b.shape)) != tuple(b.shape):
-        raise ValueError(f"x0 must have the shape of b, got {tuple(x0.shape)}")
-    return xp.broadcast_to(x0, b.shape) / unit
+    return broadcast_start("x0", x0, tuple(b.shape)) / unit
 
 
 def _regression(A: Any, B: Any, W0: Any) -> tuple[Any, Array, Array, bool]:
@@ -367,9 +366,7 @@ def _regression(A: Any, B: Any, W0: Any) -> tuple[Any, Array, Array, bool]:
     if W0 is None:
         return A, B, xp.zeros(shape, dtype=B.dtype, device=B.device), vector
     W0 = W0[None, :] if vector and W0.ndim == 1 else W0
-    if np.broadcast_shapes(tuple(W0.shape), shape) != shape:
-        raise ValueError(f"W0 must have shape {shape}, got {tuple(W0.shape)}")
-    return A, B, xp.broadcast_to(W0, shape), vector
+    return A, B, broadcast_start("W0", W0, shape), vector
 
 
 def _right_products(A: Any) -> tuple[Product, Product]:
