@@ -41,6 +41,9 @@ table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
 td, th {{ padding: .2rem .7rem; border-bottom: 1px solid #8886; text-align: left; }}
 img, svg {{ max-width: 100%; height: auto; background: #fff; }}
 math[display=block] {{ overflow-x: auto; overflow-y: hidden; margin: 1rem 0; }}
+mtd[columnalign=right] {{ text-align: right; padding-right: 0; }}
+mtd[columnalign=left] {{ text-align: left; }}
+.cell {{ margin: .6rem 0; }}
 .prompt {{ display: none; }}
 .input_area {{ background: #f6f7f9; color: #1b1f24; padding: .6rem .8rem; border-radius: .3rem; }}
 .output_area {{ padding: .4rem .8rem; }}
