@@ -25,7 +25,7 @@ class Layers(Protocol):
 
     A: Array
 
-    def step(self, eta: float, gamma: float, norm: Array) -> Array:
+    def step(self, eta: Array, gamma: float, norm: Array) -> Array:
         """One layer; A leaves it divided by ``norm``. Returns what the prediction gains."""
 
     def read_out(self, purifications: int) -> Array:
@@ -38,7 +38,7 @@ def condition(
     B: Any,
     C: Any,
     *,
-    eta: float,
+    eta: float | None,
     gamma: float,
     rtol: float,
     atol: float,
@@ -47,9 +47,13 @@ def condition(
     callback: Callable[[Array], None] | None,
     raise_on_failure: bool,
 ) -> SolveResult:
-    """Run layers until the prediction D (the weights W when C is None) stands still for good."""
+    """Run layers until the prediction D (the weights W when C is None) stands still for good.
+
+    ``eta=None`` takes the minimax step of each layer and member.
+    """
     check_tolerances(rtol, atol, maxiter, rcond)
-    check_number("eta", eta)
+    if eta is not None:
+        check_number("eta", eta)
     check_number("gamma", gamma)
     prompt = prepare(A, B, C)
     spectrum = Spectrum(prompt.A, rcond)
@@ -69,9 +73,10 @@ def condition(
 
     while members.running.any() and members.iterations.max() < limit:
         lacking = spectrum.lacking(gamma)[..., None]
-        norm = like(spectrum.step(eta)[..., None, None], state.A)
+        steps = spectrum.minimax_eta() if eta is None else np.full(prompt.batch, eta)
+        norm = like(spectrum.step(steps)[..., None, None], state.A)
         with np.errstate(over="ignore", invalid="ignore"):
-            increment = state.step(eta, gamma, norm)
+            increment = state.step(like(steps[..., None, None], state.A), gamma, norm)
         size = norms(increment, axis)
         members.stop(~np.isfinite(size), Status.BREAKDOWN)
         members.count_step()
@@ -84,7 +89,7 @@ def condition(
         # A small increment proves nothing while some σ is small: the direction of σ still
         # lacks (1 − γσ²)/γσ² times what this layer has added to it.
         target = np.maximum(rtol * whole, floor)
-        arrived = members.running & (size * np.maximum(lacking, 1.0) <= target)
+        arrived = members.running & (size * np.maximum(lacking, 0.01) <= target)
         # Rank-deficient prompts are read out whole, once A is a partial isometry.
         arrived = np.where(spectrum.full[..., None], arrived, spectrum.isometric[..., None])
         arrived &= members.running & ~spectrum.lost[..., None]

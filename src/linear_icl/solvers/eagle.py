@@ -19,6 +19,7 @@ def eagle(
     C: Any = None,
     *,
     form: Literal["auto", "data"] = "auto",
+    schedule: Literal["newton-schulz", "minimax"] = "newton-schulz",
     eta: float = 1 / 3,
     gamma: float = 1.0,
     rtol: float = 1e-8,
@@ -50,6 +51,10 @@ def eagle(
         Query features; None (estimation form) asks for W.
     form : {"auto", "data"}
         ``"data"`` updates the blocks themselves; ``"auto"`` chooses it.
+    schedule : {"newton-schulz", "minimax"}
+        ``"newton-schulz"`` keeps η. ``"minimax"`` takes η = 1/(1 + l + l²) with l the ratio of
+        the extreme singular values of the layer's A: the odd cubic that brings them nearest
+        to 1, in about half the layers.
     eta, gamma : float
         η and γ above, with ρ taken from each prompt and each layer.
     rtol, atol : float
@@ -79,7 +84,8 @@ def eagle(
 
     References
     ----------
-    Lutz et al. (2025), algorithm 1 and theorem 1; Higham (2008), section 8.3.
+    Lutz et al. (2025), algorithm 1 and theorem 1; Higham (2008), section 8.3; the minimax
+    schedule: Amsel et al. (2025).
 
     Notes
     -----
@@ -96,12 +102,16 @@ def eagle(
     """
     if form not in ("auto", "data"):
         raise ValueError(f"form must be 'auto' or 'data', got {form!r}")
+    if schedule not in ("newton-schulz", "minimax"):
+        raise ValueError(f"schedule must be 'newton-schulz' or 'minimax', got {schedule!r}")
+    if schedule == "minimax" and eta != 1 / 3:
+        raise ValueError(f"schedule='minimax' chooses eta itself; leave eta out (got {eta!r})")
     return condition(
         _RowTokens,
         A,
         B,
         C,
-        eta=eta,
+        eta=None if schedule == "minimax" else eta,
         gamma=gamma,
         rtol=rtol,
         atol=atol,
@@ -121,7 +131,7 @@ class _RowTokens:
         # Without a query the weights take the place of D: WC = D for every layer.
         self.W = None if C is not None else xp.zeros_like(B @ transpose(A))
 
-    def step(self, eta: float, gamma: float, norm: Array) -> Array:
+    def step(self, eta: Array, gamma: float, norm: Array) -> Array:
         """One row-token attention layer (here ρ = 1), with D's sign as EAGLE prints it."""
         A, B, C = self.A, self.B, self.C
         self.A = (A - eta * cubic(A, A)) / norm

@@ -108,7 +108,7 @@ class _ColumnTokens:
         self.labels = B
         self.A, self.B, self.C = A, B, C
 
-    def step(self, eta: float, gamma: float, norm: Array) -> Array:
+    def step(self, eta: Array, gamma: float, norm: Array) -> Array:
         """One column-token attention layer with ω_xx = −η and ω_yx = −γ (here ρ = 1)."""
         A, B, C = self.A, self.B, self.C
         self.A = (A - eta * cubic(A, A)) / norm
