@@ -1,0 +1,179 @@
+"""Trainable linear transformers on row tokens, in the three compute regimes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Regime = Literal["unconstrained", "rank_limited", "distributed"]
+REGIMES: tuple[Regime, ...] = ("unconstrained", "rank_limited", "distributed")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a row-token transformer.
+
+    Attributes
+    ----------
+    regime : {"unconstrained", "rank_limited", "distributed"}
+        Full-width attention; attention whose queries and keys have width ``rank``; or one head
+        a machine, each seeing its own examples only.
+    d, n, d_out, n_query : int
+        Features, examples (of all machines together), outputs, queries.
+    layers : int
+        Depth.
+    heads : int
+        Heads a layer; the distributed model has one a machine instead.
+    rank : int or None
+        Width r of queries and keys; values and outputs have width r + n_query. Rank-limited only.
+    machines : int
+        Number M of machines; divides n. Distributed only.
+    """
+
+    regime: Regime = "unconstrained"
+    d: int = 18
+    n: int = 18
+    d_out: int = 2
+    n_query: int = 2
+    layers: int = 4
+    heads: int = 1
+    rank: int | None = None
+    machines: int = 1
+
+    def __post_init__(self) -> None:
+        if self.regime not in REGIMES:
+            raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {self.regime!r}")
+        for name in ("d", "n", "d_out", "n_query", "layers", "heads", "machines"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+        if (self.regime == "rank_limited") != (self.rank is not None):
+            raise ValueError(f"rank goes with regime='rank_limited' only, got {self.rank!r}")
+        if self.rank is not None and not 1 <= self.rank <= self.n:
+            raise ValueError(f"rank must lie in [1, n = {self.n}], got {self.rank}")
+        if self.regime != "distributed" and self.machines != 1:
+            raise ValueError("machines goes with regime='distributed' only")
+        if self.regime == "distributed" and (self.n % self.machines or self.heads != 1):
+            raise ValueError(
+                f"a distributed model needs machines dividing n = {self.n} and heads = 1 "
+                f"(one head a machine), got machines = {self.machines}, heads = {self.heads}"
+            )
+
+    @property
+    def columns(self) -> int:
+        """Columns of one block X_μ = [[A_μ, C], [B_μ, D]]."""
+        return self.n // self.machines + self.n_query
+
+
+class Attention(nn.Module):
+    """One row-token layer: Z ← Z + Σ_h ((Z W_Q)(Z W_K)ᵀ ⊙ M) Z W_V W_Pᵀ.
+
+    Tokens are the rows of the prompt. The mask M lets only the first d of them, the rows of
+    [A C], act as keys and values, so they alone are multiplied by W_K and W_V. In the
+    distributed model head μ reads block μ through W_Q, W_K, W_V shared by all machines, and its
+    W_P writes to all M blocks: that is what is sent.
+    """
+
+    def __init__(self, config: ModelConfig, scale: float) -> None:
+        super().__init__()
+        self.config = config
+        width, machines = config.columns, config.machines
+        qk = config.rank if config.rank is not None else width
+        vp = config.rank + config.n_query if config.rank is not None else width
+
+        def weights(*shape: int) -> nn.Parameter:
+            return nn.Parameter(scale * torch.randn(shape))
+
+        self.W_Q = weights(config.heads, width, qk)
+        self.W_K = weights(config.heads, width, qk)
+        self.W_V = weights(config.heads, width, vp)
+        outputs = config.heads if config.regime != "distributed" else machines
+        self.W_P = weights(outputs, machines * width, vp)
+
+    def forward(self, Z: Tensor) -> Tensor:
+        """Z of shape (batch, machines, d + d', columns) → the same shape."""
+        config = self.config
+        keys = Z[:, :, : config.d]
+        update = torch.zeros_like(Z)
+        for head in range(config.heads):
+            W_Q, W_K, W_V = self.W_Q[head], self.W_K[head], self.W_V[head]
+            if config.rank is None:
+                # As wide as a token: W_Q W_Kᵀ once for the whole batch, not once a prompt.
+                scores = (Z @ (W_Q @ W_K.mT)) @ keys.mT
+            else:
+                scores = (Z @ W_Q) @ (keys @ W_K).mT
+            if config.regime == "distributed":
+                update = update + self._sent(scores @ (keys @ W_V))
+            elif config.rank is None:
+                update = update + scores @ (keys @ (W_V @ self.W_P[head].mT))
+            else:
+                update = update + (scores @ (keys @ W_V)) @ self.W_P[head].mT
+        return Z + update
+
+    def _sent(self, mixed: Tensor) -> Tensor:
+        """Every head's output to every machine, in one product: [H_1 … H_M] [W_P1 … W_PM]ᵀ."""
+        batch, machines, rows, _ = mixed.shape
+        joint = mixed.transpose(1, 2).reshape(batch, rows, -1)
+        W_P = self.W_P.mT.reshape(joint.shape[-1], -1)
+        return (joint @ W_P).reshape(batch, rows, machines, -1).transpose(1, 2).contiguous()
+
+
+class LinearTransformer(nn.Module):
+    """A stack of row-token linear-attention layers that completes the block D of a prompt.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Shape and regime.
+    scale : float
+        Standard deviation of the initial entries of W_Q, W_K, W_V and W_P.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linear_icl.transformers.model import LinearTransformer, ModelConfig
+    >>> model = LinearTransformer(ModelConfig(d=4, n=6, d_out=1, n_query=2))
+    >>> model(torch.ones(8, 4, 6), torch.ones(8, 1, 6), torch.ones(8, 4, 2)).shape
+    torch.Size([8, 1, 2])
+    """
+
+    def __init__(self, config: ModelConfig, scale: float = 0.1) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(Attention(config, scale) for _ in range(config.layers))
+
+    def tokens(self, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+        """Z = [X_1 … X_M] with X_μ = [[A_μ, C], [B_μ, 0]], shape (batch, M, d + d', columns)."""
+        config = self.config
+        expected = (config.d, config.n), (config.d_out, config.n), (config.d, config.n_query)
+        given = tuple(tuple(block.shape[-2:]) for block in (A, B, C))
+        if given != expected:
+            raise ValueError(
+                f"A, B, C must have the shapes {expected} after the batch, got {given}"
+            )
+        machines = config.machines
+        examples = torch.cat([A, B], dim=-2).unflatten(-1, (machines, -1)).movedim(-2, 1)
+        query = torch.cat([C, C.new_zeros(*C.shape[:-2], config.d_out, config.n_query)], dim=-2)
+        examples = examples.contiguous()
+        return torch.cat([examples, query.unsqueeze(1).expand(-1, machines, -1, -1)], dim=-1)
+
+    def states(self, A: Tensor, B: Tensor, C: Tensor) -> list[Tensor]:
+        """The tokens before the first layer and after each one."""
+        states = [self.tokens(A, B, C)]
+        for layer in self.layers:
+            states.append(layer(states[-1]))
+        return states
+
+    def prediction(self, Z: Tensor) -> Tensor:
+        """−D, averaged over the machines' copies: attention moves D with the sign of C."""
+        return -Z[:, :, self.config.d :, -self.config.n_query :].mean(dim=1)
+
+    def forward(self, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+        """Blocks of shape (batch, ·, ·) → the completed block D, (batch, d', n')."""
+        Z = self.tokens(A, B, C)
+        for layer in self.layers:
+            Z = layer(Z)
+        return self.prediction(Z)

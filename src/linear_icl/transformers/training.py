@@ -1,0 +1,319 @@
+"""Train a linear transformer on completion prompts: one loop, resumable at any step.
+
+linear-icl train unconstrained --seed 0 --steps 20000 -o runs/u0
+linear-icl train unconstrained --seed 0 --steps 20000 -o runs/u0 --resume
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+import linear_icl
+from linear_icl.transformers.model import LinearTransformer, ModelConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """The recipe of Lutz et al. (2025), appendix B; every default is the published value.
+
+    Attributes
+    ----------
+    model : ModelConfig
+        What is trained.
+    seed : int
+        Seeds the weights and the prompts.
+    steps, batch : int
+        Adam steps, and fresh prompts a step.
+    learning_rate, clip : float
+        Adam's constant rate, and the 2-norm to which gradients are clipped: the only thing
+        done about loss spikes, which come from prompts of unusually large ‖A‖₂.
+    rank, decay : int, float
+        s and α of the prompts X = R₁R₂ᵀ/√s, rows of R ~ N(0, diag(αⁱ)), i = 1..s.
+    noise : float
+        Variance of Gaussian noise on all of X.
+    scale : float
+        Standard deviation of the initial weights (not published).
+    """
+
+    model: ModelConfig = ModelConfig()
+    seed: int = 0
+    steps: int = 20_000
+    batch: int = 1024
+    learning_rate: float = 1e-3
+    clip: float = 0.1
+    rank: int = 10
+    decay: float = 0.7
+    noise: float = 0.0
+    scale: float = 0.1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for the manifest."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainingConfig:
+        """The inverse of :meth:`to_dict`."""
+        return cls(**{**values, "model": ModelConfig(**values["model"])})
+
+
+def draw_prompts(
+    config: TrainingConfig, batch: int, generator: torch.Generator, device: str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Fresh prompts A, B, C, D of shape (batch, ·, ·), cut from X = R₁R₂ᵀ/√s (+ noise)."""
+    model = config.model
+    rows, columns = model.d + model.d_out, model.n + model.n_query
+    # The variances αⁱ sit on one factor: R₁ diag(α^½) diag(α^½) R₂ᵀ = (R₁ diag(α)) R₂ᵀ.
+    variance = config.decay ** torch.arange(1, config.rank + 1, dtype=torch.float32)
+    left = torch.randn(batch, rows, config.rank, generator=generator)
+    right = torch.randn(batch, config.rank, columns, generator=generator)
+    X = (left * (variance / config.rank**0.5)) @ right
+    if config.noise > 0:
+        X = X + config.noise**0.5 * torch.randn(batch, rows, columns, generator=generator)
+    X = X.to(device)
+    d, n = model.d, model.n
+    return X[:, :d, :n], X[:, d:, :n], X[:, :d, n:], X[:, d:, n:]
+
+
+@torch.no_grad()
+def evaluate(model: LinearTransformer, config: TrainingConfig, prompts: int = 4096) -> dict:
+    """Errors on held-out prompts, beside those of predicting zero and of the direct solution.
+
+    A prompt has *diverged* when its squared error exceeds 100 times the mean of |D|².
+    The mean is over all prompts, diverged ones included.
+    """
+    generator = torch.Generator().manual_seed(2**31 + config.seed)
+    device = next(model.parameters()).device
+    A, B, C, D = draw_prompts(config, prompts, generator, str(device))
+    error = (model(A, B, C) - D).square().mean(dim=(1, 2)).double().cpu().numpy()
+    direct = B.double() @ torch.linalg.pinv(A.double(), rtol=1e-6) @ C.double()
+    if config.noise > 0:  # the rank is known: keep s directions, no more
+        U, sigma, Vh = torch.linalg.svd(A.double(), full_matrices=False)
+        s = config.rank
+        direct = ((B.double() @ Vh.mT[..., :s]) / sigma[:, None, :s]) @ U.mT[:, :s] @ C.double()
+    direct_error = (direct - D).square().mean(dim=(1, 2)).cpu().numpy()
+    zero = float(D.square().mean())
+    error = np.nan_to_num(error, nan=np.inf)
+    return {
+        "mean": float(error.mean()),
+        "median": float(np.median(error)),
+        "diverged": float((error > 100 * zero).mean()),
+        "zero": zero,
+        "ratio": zero / float(error.mean()),
+        "direct_mean": float(direct_error.mean()),
+        "direct_median": float(np.median(direct_error)),
+        "prompts": prompts,
+    }
+
+
+def train(
+    config: TrainingConfig,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    checkpoint_every: int = 1000,
+) -> LinearTransformer:
+    """Train, and leave weights, optimiser state and a manifest in the folder ``out``.
+
+    The folder always holds one whole checkpoint: its files carry the step in their names, and
+    the manifest that points to them is renamed into place last. A process killed at any moment
+    loses the steps since the last checkpoint; ``resume`` goes on bit for bit on one machine.
+
+    Raises
+    ------
+    FileExistsError
+        ``out`` holds a run already and ``resume`` is False.
+    ValueError
+        The run in ``out`` has another configuration, or its files are damaged.
+    """
+    out = Path(out)
+    manifest_path = out / "manifest.json"
+    torch.manual_seed(config.seed)
+    model = LinearTransformer(config.model, config.scale).to(device)
+    optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+    generator = torch.Generator().manual_seed(config.seed + 1)
+    step, history, seconds = 0, [], 0.0
+    if manifest_path.exists():
+        if not resume:
+            raise FileExistsError(
+                f"{out} holds a run already; pass resume=True (--resume) to go on"
+            )
+        manifest = read_manifest(out)
+        if TrainingConfig.from_dict(manifest["config"]) != dataclasses.replace(
+            config, steps=manifest["config"]["steps"]
+        ):
+            raise ValueError(f"{out} was trained with another configuration: {manifest['config']}")
+        step, history, seconds = manifest["step"], manifest["history"], manifest["seconds"]
+        model.load_state_dict(_read_tensors(out, manifest, "weights"))
+        _restore(optimiser, generator, model, _read_tensors(out, manifest, "state"))
+
+    losses: list[float] = []
+    started = time.perf_counter() - seconds
+    progress = tqdm(total=config.steps, initial=step, disable=not sys.stderr.isatty())
+    while step < config.steps:
+        A, B, C, D = draw_prompts(config, config.batch, generator, device)
+        loss = (model(A, B, C) - D).square().mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimiser.step()
+        step += 1
+        losses.append(loss.detach())
+        progress.update()
+        if step % 100 == 0:
+            progress.set_postfix(loss=f"{float(torch.stack(losses[-100:]).median()):.2e}")
+        if step % checkpoint_every == 0 or step == config.steps:
+            window = torch.stack(losses).double().cpu().numpy()
+            losses = []
+            row = {
+                "step": step,
+                "loss_median": float(np.median(window)),
+                "loss_max": float(window.max()),
+                **evaluate(model, config),
+            }
+            history.append(row)
+            seconds = time.perf_counter() - started
+            _write_checkpoint(out, config, step, history, seconds, model, optimiser, generator)
+    progress.close()
+    return model
+
+
+def load(folder: str | Path) -> tuple[LinearTransformer, dict]:
+    """The model of a checkpoint and its manifest; damaged or foreign files are refused.
+
+    Raises
+    ------
+    FileNotFoundError
+        No manifest, or a file that it names is missing.
+    ValueError
+        A file whose hash is not the manifest's (truncated or corrupted), or weights of other
+        shapes than the manifest's configuration.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    config = TrainingConfig.from_dict(manifest["config"])
+    model = LinearTransformer(config.model)
+    tensors = _read_tensors(folder, manifest, "weights")
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    if expected != found:
+        wrong = sorted(name for name in expected | found if expected.get(name) != found.get(name))
+        raise ValueError(
+            f"the weights in {folder} do not have the shapes of their configuration: "
+            + ", ".join(f"{n} {found.get(n)} instead of {expected.get(n)}" for n in wrong[:3])
+        )
+    model.load_state_dict(tensors)
+    return model.eval(), manifest
+
+
+def read_manifest(folder: str | Path) -> dict:
+    """The manifest of a checkpoint folder, checked for the fields that everything else needs."""
+    path = Path(folder) / "manifest.json"
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint in {folder}: {path.name} is missing")
+    try:
+        manifest = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    missing = {"config", "step", "history", "files"} - set(manifest)
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+    return manifest
+
+
+def _read_tensors(folder: Path, manifest: dict, kind: str) -> dict[str, Tensor]:
+    entry = manifest["files"].get(kind)
+    if entry is None:
+        raise ValueError(f"the checkpoint in {folder} holds no {kind}; it cannot be resumed")
+    path = folder / entry["name"]
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is named by the manifest but missing")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise ValueError(f"{path} is damaged: its SHA-256 is not the one in the manifest")
+    return safetensors.torch.load(content)
+
+
+def _state(
+    optimiser: torch.optim.Optimizer, generator: torch.Generator, model: LinearTransformer
+) -> dict[str, Tensor]:
+    tensors = {"generator": generator.get_state()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state[parameter].items():
+            tensors[f"adam.{key}.{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
+    return tensors
+
+
+def _restore(
+    optimiser: torch.optim.Optimizer,
+    generator: torch.Generator,
+    model: LinearTransformer,
+    tensors: dict[str, Tensor],
+) -> None:
+    generator.set_state(tensors["generator"])
+    for name, parameter in model.named_parameters():
+        optimiser.state[parameter] = {
+            key: tensors[f"adam.{key}.{name}"].to(parameter.device if key != "step" else "cpu")
+            for key in ("step", "exp_avg", "exp_avg_sq")
+        }
+
+
+def _write_checkpoint(
+    out: Path,
+    config: TrainingConfig,
+    step: int,
+    history: list[dict],
+    seconds: float,
+    model: LinearTransformer,
+    optimiser: torch.optim.Optimizer,
+    generator: torch.Generator,
+) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    files = {}
+    for kind, tensors in (("weights", weights), ("state", _state(optimiser, generator, model))):
+        name = f"{kind}-{step:06d}.safetensors"
+        content = safetensors.torch.save(tensors)
+        _write_whole(out / name, content)
+        files[kind] = {"name": name, "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {
+        "config": config.to_dict(),
+        "step": step,
+        "files": files,
+        "seconds": round(seconds, 1),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "linear_icl": linear_icl.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "history": history,
+    }
+    _write_whole(out / "manifest.json", json.dumps(manifest, indent=1).encode())
+    kept = {entry["name"] for entry in files.values()}
+    for path in out.glob("*-*.safetensors"):
+        if path.name not in kept:
+            path.unlink()
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
