@@ -142,7 +142,7 @@ CHAPTERS: dict[str, Chapter] = {
     "02_normal_equations": Chapter(
         "The normal equations",
         (
-            _size("d", 40, "features: length of an input"),
+            _size("d", 40, "features: length of an input", high=500, low=2),
             _size("n", 80, "examples in the prompt"),
             _kappa(1e4),
             _SEED,
