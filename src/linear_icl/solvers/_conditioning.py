@@ -56,7 +56,7 @@ def condition(
         check_number("eta", eta)
     check_number("gamma", gamma)
     prompt = prepare(A, B, C)
-    spectrum = Spectrum(prompt.A, rcond)
+    spectrum = Spectrum.of(prompt.A, rcond)
     prompt = _with_unit_norm(prompt, spectrum)
     state = layers(prompt.A, prompt.B, prompt.C)
     finish = prompt.weights if C is None else prompt.prediction

@@ -10,7 +10,11 @@ from linear_icl._arrays import Array, to_numpy, transpose
 
 def default_rcond(A: Array) -> float:
     """max(d, n) · machine epsilon: where NumPy's and MATLAB's ``pinv`` and ``rank`` cut."""
-    return max(A.shape[-2:]) * float(np.finfo(str(A.dtype).removeprefix("torch.")).eps)
+    return max(A.shape[-2:]) * _epsilon(A)
+
+
+def _epsilon(A: Array) -> float:
+    return float(np.finfo(str(A.dtype).removeprefix("torch.")).eps)
 
 
 class Spectrum:
@@ -21,20 +25,24 @@ class Spectrum:
     values therefore gives ‖A‖₂ of *every* layer, and the rank, for the price of one norm.
     """
 
-    def __init__(self, A: Array, rcond: float | None) -> None:
-        sigma = _singular_values(A)
-        self.epsilon = float(np.finfo(str(A.dtype).removeprefix("torch.")).eps)
-        self.rcond = default_rcond(A) if rcond is None else rcond
+    def __init__(self, sigma: np.ndarray, epsilon: float, rcond: float) -> None:
+        self.epsilon, self.rcond = epsilon, rcond
         largest = np.max(sigma, axis=-1, keepdims=True, initial=0.0)
         self.norm = np.where(largest > 0, largest, 1.0)
         self.sigma = sigma / self.norm
         # Directions below rcond·σ_max are round-off: they take no part in any decision.
         self.retained = (sigma > self.rcond * largest) & (largest > 0)
         self.rank = self.retained.sum(axis=-1)
-        self.full = self.rank == min(A.shape[-2:])
+        self.full = self.rank == sigma.shape[-1]
         self.tiny = self.epsilon**2
         # Directions that are zero come back as round-off, and grow with every layer.
         self.round_off = self.epsilon
+
+    @classmethod
+    def of(cls, A: Array, rcond: float | None) -> Spectrum:
+        """The spectrum of a matrix (or of a batch of them)."""
+        rcond = default_rcond(A) if rcond is None else rcond
+        return cls(_singular_values(A), _epsilon(A), rcond)
 
     def minimax_eta(self) -> np.ndarray:
         """η = 1/(1 + l + l²) for σ ∈ [l, 1]: the cubic that lifts the smallest σ the most.
@@ -107,7 +115,7 @@ def _singular_values(A: Array) -> np.ndarray:
     squares = to_numpy(xp.linalg.eigvalsh(gram))
     # λ_min(Σ) carries an error of about ε λ_max. Where it stands clear of that, its root is as
     # good as the singular value, for a quarter of the work; elsewhere A itself must be asked.
-    trust = 32 * A.shape[-2 if wide else -1] * float(xp.finfo(A.dtype).eps)
+    trust = 32 * min(A.shape[-2:]) * _epsilon(A)
     if np.all(squares[..., 0] > trust * squares[..., -1]):
         return np.sqrt(squares[..., ::-1])
     return to_numpy(xp.linalg.svdvals(A))

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 from array_api_compat import array_namespace
 
-from linear_icl._arrays import Array, as_arrays, check_shapes, transpose
+from linear_icl._arrays import (
+    Array,
+    as_arrays,
+    check_number,
+    check_shapes,
+    check_tolerances,
+    transpose,
+)
 from linear_icl.results import SolveResult
-from linear_icl.solvers._conditioning import condition
+from linear_icl.solvers._conditioning import DEFAULT_MAXITER, condition
+from linear_icl.solvers._gram import Examples, solve_gram
 from linear_icl.solvers._spectrum import cubic, project_on_range
+
+# From this many examples a feature on, form="auto" works on the Gram matrix.
+TALL = 8
 
 
 def eagle(
@@ -18,7 +30,7 @@ def eagle(
     B: Any,
     C: Any = None,
     *,
-    form: Literal["auto", "data"] = "auto",
+    form: Literal["auto", "data", "gram"] = "auto",
     schedule: Literal["newton-schulz", "minimax"] = "newton-schulz",
     eta: float = 1 / 3,
     gamma: float = 1.0,
@@ -26,6 +38,7 @@ def eagle(
     atol: float = 0.0,
     maxiter: int | None = None,
     rcond: float | None = None,
+    refine: bool = True,
     callback: Callable[[Array], None] | None = None,
     raise_on_failure: bool = False,
 ) -> SolveResult:
@@ -49,8 +62,12 @@ def eagle(
         Example labels.
     C : array, shape (…, d, n') or (d,), optional
         Query features; None (estimation form) asks for W.
-    form : {"auto", "data"}
-        ``"data"`` updates the blocks themselves; ``"auto"`` chooses it.
+    form : {"auto", "data", "gram"}
+        ``"data"`` updates the blocks themselves. ``"gram"`` sums Σ = AAᵀ and BAᵀ in one pass
+        over the examples, finds Σ⁻¹ by EAGLE in d × d matrices, and refines W on the data;
+        everything in float64, A read in blocks (a memory-mapped A is never held whole). It
+        needs full row rank and κ(A) below 2e6. ``"auto"`` takes the Gram form when it can and
+        n ≥ 8 d, the data form otherwise.
     schedule : {"newton-schulz", "minimax"}
         ``"newton-schulz"`` keeps η. ``"minimax"`` takes η = 1/(1 + l + l²) with l the ratio of
         the extreme singular values of the layer's A: the odd cubic that brings them nearest
@@ -65,8 +82,12 @@ def eagle(
     rcond : float, optional
         Singular values below ``rcond`` times the largest count as zero and take no part;
         default max(d, n) · machine epsilon.
+    refine : bool
+        Gram form: correct W with residuals of the data, W ← W + (B − WA)Aᵀ·Σ⁻¹, one more pass
+        each until it stands still. Without, the digits lost to κ(A)² stay lost, one pass in all.
     callback : callable, optional
-        Called with the current D (or W) after every layer.
+        Called with the current D (or W) after every layer (data form, which ``"auto"`` then
+        takes).
     raise_on_failure : bool
         Raise :class:`SolverError` when not converged.
 
@@ -74,7 +95,7 @@ def eagle(
     -------
     SolveResult
         ``D`` (or ``W``), ``rank``; ``history`` holds the relative increments ‖ΔD‖/‖D‖ of the
-        worst column, 1 at the start.
+        worst column, 1 at the start (Gram form: the corrections ‖ΔW‖/‖W‖, one a pass).
 
     Raises
     ------
@@ -100,18 +121,44 @@ def eagle(
     >>> result.D.round(8), result.iterations, result.status.name
     (array([[2.]]), 7, 'CONVERGED')
     """
-    if form not in ("auto", "data"):
-        raise ValueError(f"form must be 'auto' or 'data', got {form!r}")
+    if form not in ("auto", "data", "gram"):
+        raise ValueError(f"form must be 'auto', 'data' or 'gram', got {form!r}")
     if schedule not in ("newton-schulz", "minimax"):
         raise ValueError(f"schedule must be 'newton-schulz' or 'minimax', got {schedule!r}")
     if schedule == "minimax" and eta != 1 / 3:
         raise ValueError(f"schedule='minimax' chooses eta itself; leave eta out (got {eta!r})")
+    if form == "gram" and callback is not None:
+        raise ValueError("callback needs form='data': the Gram form has no prediction a layer")
+    if form == "gram" and rcond is not None:
+        raise ValueError("rcond needs form='data': the Gram form decides no rank")
+    check_tolerances(rtol, atol, maxiter, rcond)
+    check_number("eta", eta)
+    check_number("gamma", gamma)
+    steps = None if schedule == "minimax" else eta
+    if form == "gram" or (form == "auto" and callback is None and rcond is None):
+        examples = Examples(A, B)
+        mapped = isinstance(A, np.memmap)
+        if form == "gram" or mapped or examples.n >= TALL * examples.d > 0:
+            result = solve_gram(
+                examples,
+                _query(examples, C),
+                eta=steps,
+                gamma=gamma,
+                rtol=rtol,
+                atol=atol,
+                maxiter=DEFAULT_MAXITER if maxiter is None else maxiter,
+                refine=refine,
+                raise_on_failure=raise_on_failure,
+                decline=form == "auto" and not mapped,
+            )
+            if result is not None:
+                return result
     return condition(
         _RowTokens,
         A,
         B,
         C,
-        eta=None if schedule == "minimax" else eta,
+        eta=steps,
         gamma=gamma,
         rtol=rtol,
         atol=atol,
@@ -120,6 +167,15 @@ def eagle(
         callback=callback,
         raise_on_failure=raise_on_failure,
     )
+
+
+def _query(examples: Examples, C: Any) -> Array | None:
+    """C checked against A."""
+    if C is None:
+        return None
+    _, C = as_arrays(C=C)
+    check_shapes(examples.A, examples.B, C)
+    return C
 
 
 class _RowTokens:

@@ -110,7 +110,7 @@ def gradient_descent(
 def _step_sizes(prompt: Prompt, step: float | None) -> Array:
     """η for the scaled problem: the caller's, or 1/λ_max of each member."""
     if step is None:
-        eta = Spectrum(prompt.A, 0.0).norm[..., None] ** -2.0
+        eta = Spectrum.of(prompt.A, 0.0).norm[..., None] ** -2.0
     else:
         eta = step * prompt.scale_a**2
     return like(eta, prompt.A)

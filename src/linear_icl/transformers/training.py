@@ -49,7 +49,7 @@ class TrainingConfig:
         Standard deviation of the initial weights (not published).
     """
 
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     seed: int = 0
     steps: int = 20_000
     batch: int = 1024
@@ -146,7 +146,8 @@ def train(
     model = LinearTransformer(config.model, config.scale).to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     generator = torch.Generator().manual_seed(config.seed + 1)
-    step, history, seconds = 0, [], 0.0
+    step, seconds = 0, 0.0
+    history: list[dict] = []
     if manifest_path.exists():
         if not resume:
             raise FileExistsError(
@@ -161,7 +162,7 @@ def train(
         model.load_state_dict(_read_tensors(out, manifest, "weights"))
         _restore(optimiser, generator, model, _read_tensors(out, manifest, "state"))
 
-    losses: list[float] = []
+    losses: list[Tensor] = []
     started = time.perf_counter() - seconds
     progress = tqdm(total=config.steps, initial=step, disable=not sys.stderr.isatty())
     while step < config.steps:
