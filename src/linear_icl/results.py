@@ -49,7 +49,7 @@ class SolveResult:
         One status per batch member (shape ``()`` without a batch).
     iterations : int or ndarray of int
         Steps taken; per member for a batch. 0 for a direct method.
-    history : ndarray of float, shape (steps + 1, *batch)
+    history : ndarray of float, shape (steps + 1,) + batch shape
         What the solver's stopping rule watches, one entry a step, from the start on; the
         solver's own page says which quantity it is. NaN once a member has stopped.
     rank : int, ndarray of int or None
