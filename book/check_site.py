@@ -78,12 +78,17 @@ def read(file: Path) -> Page:
     return Page(file.read_text(encoding="utf-8"))
 
 
+def pages(site: Path) -> list[Path]:
+    """Return the pages of the site."""
+    # The theme leaves templates among the static files.
+    return [file for file in sorted(site.rglob("*.html")) if "_static" not in file.parts]
+
+
 def faults(site: Path) -> Iterator[str]:
     """Yield what is wrong with the site, one sentence a fault."""
-    pages = [page for page in sorted(site.rglob("*.html")) if "_static" not in page.parts]
-    if not pages:
+    if not pages(site):
         yield f"{site} holds no page: build the book first"
-    for file in pages:
+    for file in pages(site):
         page, name = read(file), file.relative_to(site).as_posix()
         for address in page.loads:
             yield from (f"{name}: {fault}" for fault in _load_faults(address, file))

@@ -1,0 +1,207 @@
+"""The built site: every link leads somewhere, and every page is right in a real browser."""
+
+import functools
+import http.server
+import importlib.util
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "_build" / "html"
+NOT_BUILT = f"{SITE} is not there: run `make book` first"
+
+spec = importlib.util.spec_from_file_location("check_site", ROOT / "book" / "check_site.py")
+check_site = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(check_site)
+
+PAGES = [page.relative_to(SITE).as_posix() for page in check_site.pages(SITE)]
+READ_PAGES = [page for page in PAGES if page not in {"genindex.html", "search.html", "index.html"}]
+WIDTHS = (1280, 390)
+THEMES = ("light", "dark")
+
+
+# ---- Without a browser ---------------------------------------------------------------------------
+
+
+def test_the_site_is_complete_without_a_network_and_every_link_leads_somewhere():
+    assert PAGES, NOT_BUILT
+    assert list(check_site.faults(SITE)) == []
+
+
+@pytest.mark.parametrize(
+    ("html", "fault"),
+    [
+        ('<script src="https://cdn.example/x.js"></script>', "from the network"),
+        ('<link rel="stylesheet" href="//cdn.example/x.css">', "from the network"),
+        ("<style>@import 'https://cdn.example/x.css';</style>", "from the network"),
+        ('<p style="background: url(http://cdn.example/x.png)">', "from the network"),
+        ('<img alt="a" src="none.png">', "is not there"),
+        ('<img alt="" src="data:image/png;base64,AA==">', "no alternative text"),
+        ('<a href="none.html">', "leads nowhere"),
+        ('<a href="#none">', "an anchor that is not there"),
+        ('<a href="page.html#none">', "an anchor that is not there"),
+    ],
+)
+def test_a_fault_of_a_page_is_found(tmp_path, html, fault):
+    (tmp_path / "page.html").write_text(html, encoding="utf-8")
+    (found,) = check_site.faults(tmp_path)
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<a href="https://elsewhere.example/">',
+        '<h1 id="a%20b"><a href="#a%20b">',
+        '<img alt="a" src="data:image/png;base64,AA==">',
+        '<link rel="canonical" href="https://elsewhere.example/">',
+    ],
+)
+def test_a_sound_page_has_no_fault(tmp_path, html):
+    (tmp_path / "page.html").write_text(html, encoding="utf-8")
+    assert list(check_site.faults(tmp_path)) == []
+
+
+def test_a_site_that_was_not_built_is_a_fault(tmp_path):
+    assert "build the book first" in next(check_site.faults(tmp_path))
+
+
+# ---- In a browser --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine: the site was not tested in a browser")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield browser
+        browser.close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The address of the site on a static server of this machine."""
+    handler = functools.partial(_Quiet, directory=SITE)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Tab:
+    """A page in a browser without a network, and what went wrong in it."""
+
+    def __init__(self, browser, home, width=1280, theme="light"):
+        self.home, self.faults = home, []
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 800}, reduced_motion="reduce"
+        )
+        self.context.add_init_script(
+            f"try {{ if (!localStorage.mode) {{ localStorage.mode = '{theme}';"
+            f" localStorage.theme = '{theme}' }} }} catch (denied) {{}}"
+        )
+        self.context.route(lambda url: not url.startswith((home, "data:")), self._refuse)
+        self.page = self.context.new_page()
+        self.page.on("console", self._note_message)
+        self.page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
+        self.page.on("requestfailed", lambda r: self.faults.append(f"failed: {r.url}"))
+        self.page.on("response", self._note_response)
+
+    def _refuse(self, route):
+        self.faults.append(f"external request: {route.request.url}")
+        route.abort()
+
+    def _note_message(self, message):
+        if message.type in ("error", "warning"):
+            self.faults.append(f"console: {message.text}")
+
+    def _note_response(self, response):
+        if response.status >= 400:
+            self.faults.append(f"status {response.status}: {response.url}")
+
+    def open(self, name):
+        self.page.goto(f"{self.home}/{name}", wait_until="load")
+        self.page.evaluate("window.MathJax?.startup?.promise")
+        self.page.evaluate("document.fonts.ready.then(() => null)")
+        return self.page
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+
+# What is wrong with the page as it is laid out, each fault a sentence.
+LAYOUT = """() => {
+  const faults = [];
+  const words = (e) => e.outerHTML.slice(0, 120);
+  for (const e of document.querySelectorAll("mjx-merror, mjx-container [data-mjx-error]"))
+    faults.push("maths not rendered: " + words(e));
+  for (const e of document.querySelectorAll(".math"))
+    if (!e.querySelector("mjx-container")) faults.push("maths not rendered: " + words(e));
+  for (const image of document.images) {
+    if (!image.complete || !image.naturalWidth) faults.push("image not loaded: " + image.src);
+    if (!image.alt.trim()) faults.push("image without alternative text: " + image.src);
+    if (getComputedStyle(image).filter !== "none") faults.push("image dimmed: " + image.src);
+  }
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth > width) faults.push("the page scrolls sideways");
+  const boxed = (e) => {
+    for (let p = e; p && p !== document.body; p = p.parentElement)
+      if (/auto|scroll|hidden|clip/.test(getComputedStyle(p).overflowX)) return true;
+    return false;
+  };
+  for (const e of document.querySelectorAll("article.bd-article *")) {
+    const box = e.getBoundingClientRect();
+    if (box.width && box.right > width + 1 && !boxed(e)) faults.push("cut off: " + words(e));
+  }
+  return faults;
+}"""
+
+
+@functools.cache
+def axe():
+    from axe_playwright_python.sync_playwright import Axe
+
+    return Axe()
+
+
+def accessibility_faults(page):
+    """What axe-core finds serious or critical, each with its place."""
+    found = axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{violation['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
+        for violation in found
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_at_every_width_in_every_theme(browser, address, name, width, theme):
+    with Tab(browser, address, width, theme) as tab:
+        page = tab.open(name)
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        faults = page.evaluate(LAYOUT) + accessibility_faults(page) + tab.faults
+    assert not faults, "\n".join(faults)
