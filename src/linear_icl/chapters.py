@@ -134,8 +134,8 @@ CHAPTERS: dict[str, Chapter] = {
     "01_icl_framing": Chapter(
         "Transformers as learners",
         (
-            _size("d", 8, "features: length of an input"),
-            _size("n", 32, "examples in the prompt"),
+            _size("d", 8, "features: length of an input", high=64),
+            _size("n", 32, "examples in the prompt", high=1000),
             _SEED,
         ),
     ),
