@@ -132,7 +132,7 @@ def gd_plus_plus(d: int, d_out: int, eta_rho: Steps, gamma_rho: Steps) -> list[P
     """
     return [
         (_diagonal((d, 1.0), (d_out, 0.0)), _diagonal((d, -eta), (d_out, -gamma)))
-        for eta, gamma in zip(eta_rho, gamma_rho, strict=True)
+        for eta, gamma in _layers(eta_rho, gamma_rho)
     ]
 
 
@@ -250,7 +250,7 @@ def eagle_factors(
     else:
         spare = 0
     layers = []
-    for eta, gamma, sketch in zip(eta_rho, gamma_rho, sketches, strict=True):
+    for eta, gamma, sketch in _layers(eta_rho, gamma_rho, sketches):
         S = np.asarray(sketch, dtype=np.float64)
         if S.ndim != 2 or S.shape[0] != n:
             raise ValueError(f"a sketch must have shape ({n}, r), got {S.shape}")
@@ -295,7 +295,7 @@ def eagle_distributed(
     """
     etas, gammas = _per_machine(eta_rho, machines), _per_machine(gamma_rho, machines)
     layers = []
-    for eta, gamma in zip(etas, gammas, strict=True):
+    for eta, gamma in _layers(etas, gammas):
         W_VP = np.zeros((machines, machines, n_machine + n_query, n_machine + n_query))
         for mu in range(machines):
             for nu in range(machines):
@@ -362,6 +362,14 @@ def eagle_steps(
         eta_rho[layer], gamma_rho[layer] = eta / norm**2, gamma / norm**2
         A = A - eta_rho[layer] * sketched @ (sketched.mT @ sketched) @ S.T
     return eta_rho, gamma_rho
+
+
+def _layers(*entries: Any) -> list[tuple[Any, ...]]:
+    """The entries of each layer together."""
+    if len({len(entry) for entry in entries}) > 1:
+        given = " and ".join(str(len(entry)) for entry in entries)
+        raise ValueError(f"each layer needs its own ηρ, γρ (and S): got {given} of them")
+    return list(zip(*entries, strict=True))
 
 
 def _diagonal(*parts: tuple[int, float]) -> np.ndarray:
