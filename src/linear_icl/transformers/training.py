@@ -39,8 +39,9 @@ class TrainingConfig:
     steps, batch : int
         Adam steps, and fresh prompts a step.
     learning_rate, clip : float
-        Adam's constant rate, and the 2-norm to which gradients are clipped: the only thing
-        done about loss spikes, which come from prompts of unusually large ‖A‖₂.
+        Adam's constant rate, and the 2-norm to which gradients are clipped. Loss spikes come
+        from prompts of unusually large ‖A‖₂; beside the clipping, a step whose gradient norm
+        overflows is skipped (and counted in the history). Nothing else is done about them.
     rank, decay : int, float
         s and α of the prompts X = R₁R₂ᵀ/√s, rows of R ~ N(0, diag(αⁱ)), i = 1..s.
     noise : float
@@ -163,6 +164,7 @@ def train(
         _restore(optimiser, generator, model, _read_tensors(out, manifest, "state"))
 
     losses: list[Tensor] = []
+    skipped = 0
     started = time.perf_counter() - seconds
     progress = tqdm(total=config.steps, initial=step, disable=not sys.stderr.isatty())
     while step < config.steps:
@@ -170,8 +172,12 @@ def train(
         loss = (model(A, B, C) - D).square().mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-        optimiser.step()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        # One prompt of huge ‖A‖₂ can overflow float32; clipped, its gradient would be NaN.
+        if bool(torch.isfinite(norm)):
+            optimiser.step()
+        else:
+            skipped += 1
         step += 1
         losses.append(loss.detach())
         progress.update()
@@ -183,10 +189,12 @@ def train(
             row = {
                 "step": step,
                 "loss_median": float(np.median(window)),
-                "loss_max": float(window.max()),
+                "loss_max": float(np.nan_to_num(window, nan=np.inf).max()),
+                "skipped": skipped,
                 **evaluate(model, config),
             }
             history.append(row)
+            skipped = 0
             seconds = time.perf_counter() - started
             _write_checkpoint(out, config, step, history, seconds, model, optimiser, generator)
     progress.close()
