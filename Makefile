@@ -13,6 +13,10 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= agg
 
+# A failure counts wherever it stands in a pipe.
+SHELL       := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
 PYTEST  := $(BIN)/python -m pytest
 heading  = @printf '\n\033[1m=== %s\033[0m\n' '$(1)'
 
@@ -37,7 +41,8 @@ $(STAMP): requirements.txt pyproject.toml
 	  echo 'This Python cannot create environments. On Debian: apt-get install python3-venv' >&2; \
 	  exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
+	@PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check \
+	  -r requirements.txt 2>&1 | grep --line-buffered -v '^Requirement already satisfied'
 	@touch $@
 
 # ---- The book ----------------------------------------------------------------------------------

@@ -19,7 +19,15 @@ function markScrollable() {
   }
 }
 
+// A list whose items are no list items says nothing to those who listen.
+function mendRoles() {
+  for (const list of document.querySelectorAll("div.citation-list[role='list']")) {
+    list.removeAttribute("role");
+  }
+}
+
 document.addEventListener("DOMContentLoaded", () => {
+  mendRoles();
   const mathematics = window.MathJax?.startup?.promise ?? Promise.resolve();
   mathematics.then(markScrollable);
   window.addEventListener("load", () => {
