@@ -151,8 +151,8 @@ CHAPTERS: dict[str, Chapter] = {
     "03_gradient_descent": Chapter(
         "Gradient descent",
         (
-            _size("d", 40, "features: length of an input"),
-            _size("n", 80, "examples in the prompt"),
+            _size("d", 40, "features: length of an input", low=2),
+            _size("n", 80, "examples in the prompt", low=2),
             _kappa(1e2),
             _rtol(1e-8),
             _SEED,
@@ -161,8 +161,8 @@ CHAPTERS: dict[str, Chapter] = {
     "04_conjugate_gradient": Chapter(
         "Conjugate gradient",
         (
-            _size("d", 100, "features: length of an input"),
-            _size("n", 200, "examples in the prompt"),
+            _size("d", 100, "features: length of an input", low=2),
+            _size("n", 200, "examples in the prompt", low=2),
             _kappa(1e3),
             _rtol(1e-8),
             _SEED,
