@@ -1,0 +1,208 @@
+"""Training: it learns, goes on bit for bit, and survives kills and damaged files."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from linear_icl.transformers import training
+from linear_icl.transformers.model import ModelConfig
+from linear_icl.transformers.training import TrainingConfig, draw_prompts, evaluate, load, train
+
+SHAPE = {"d": 4, "n": 6, "d_out": 1, "n_query": 1, "layers": 2}
+MODELS = {
+    "unconstrained": ModelConfig(**SHAPE),
+    "rank_limited": ModelConfig("rank_limited", rank=2, **SHAPE),
+    "distributed": ModelConfig("distributed", machines=3, **SHAPE),
+}
+
+
+def tiny(regime="unconstrained", steps=20, **changes):
+    return TrainingConfig(model=MODELS[regime], steps=steps, batch=16, rank=2, **changes)
+
+
+def weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("regime", MODELS)
+def test_a_resumed_run_ends_with_the_same_bits(regime, tmp_path):
+    whole = train(tiny(regime), tmp_path / "whole", checkpoint_every=10)
+    train(tiny(regime, steps=10), tmp_path / "parts", checkpoint_every=10)
+    parts = train(tiny(regime), tmp_path / "parts", resume=True, checkpoint_every=10)
+    assert_same(weights(whole), weights(parts))
+    first, second = (training.read_manifest(tmp_path / name) for name in ("whole", "parts"))
+    assert first["history"] == second["history"]
+    assert first["files"] == second["files"]
+
+
+def test_training_lowers_the_error(tmp_path):
+    config = tiny(steps=300, learning_rate=1e-2)
+    train(config, tmp_path, checkpoint_every=100)
+    history = training.read_manifest(tmp_path)["history"]
+    assert [row["step"] for row in history] == [100, 200, 300]
+    assert history[-1]["median"] < 0.5 * history[-1]["zero"]
+    assert history[-1]["direct_median"] < 1e-10
+
+
+def test_a_seed_gives_its_own_run_and_always_the_same(tmp_path):
+    runs = [train(tiny(seed=s), tmp_path / str(k)) for k, s in enumerate((0, 0, 1))]
+    assert_same(weights(runs[0]), weights(runs[1]))
+    assert not torch.equal(runs[0].layers[0].W_Q, runs[2].layers[0].W_Q)
+
+
+def test_a_gradient_that_overflows_is_skipped_and_counted(tmp_path):
+    config = tiny(steps=4, scale=1e8)
+    model = train(config, tmp_path)
+    [row] = training.read_manifest(tmp_path)["history"]
+    assert row["skipped"] == 4
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
+
+
+def test_load_gives_back_the_trained_model_and_its_manifest(tmp_path):
+    model = train(tiny("distributed"), tmp_path)
+    loaded, manifest = load(tmp_path)
+    assert_same(weights(model), weights(loaded))
+    assert TrainingConfig.from_dict(manifest["config"]) == tiny("distributed")
+    assert manifest["step"] == 20
+    assert {"versions", "seconds", "history"} <= manifest.keys()
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path):
+    train(tiny(), tmp_path)
+    with pytest.raises(FileExistsError, match="--resume"):
+        train(tiny(), tmp_path)
+
+
+def test_a_run_goes_on_only_with_its_own_configuration(tmp_path):
+    train(tiny(), tmp_path)
+    with pytest.raises(ValueError, match="another configuration"):
+        train(dataclasses.replace(tiny(steps=30), batch=8), tmp_path, resume=True)
+
+
+def kind(path, name):
+    return next(path.glob(f"{name}-*.safetensors"))
+
+
+@pytest.mark.parametrize("where", [0, 200, -1])
+@pytest.mark.parametrize("name", ["weights", "state"])
+def test_one_changed_byte_is_noticed(name, where, tmp_path):
+    train(tiny(), tmp_path)
+    path = kind(tmp_path, name)
+    content = bytearray(path.read_bytes())
+    content[where] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged: its SHA-256"):
+        load(tmp_path) if name == "weights" else train(tiny(steps=30), tmp_path, resume=True)
+
+
+def test_a_truncated_file_is_refused(tmp_path):
+    train(tiny(), tmp_path)
+    path = kind(tmp_path, "weights")
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ValueError, match="damaged"):
+        load(tmp_path)
+
+
+def test_a_missing_file_or_manifest_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing"):
+        load(tmp_path)
+    train(tiny(), tmp_path)
+    kind(tmp_path, "weights").unlink()
+    with pytest.raises(FileNotFoundError, match="named by the manifest but missing"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "not valid JSON"), ('{"step": 1}', "lacks config, files, history")]
+)
+def test_a_broken_manifest_is_refused(text, words, tmp_path):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        load(tmp_path)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    train(tiny(), tmp_path)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["config"]["model"]["n"] = 7
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="do not have the shapes of their configuration"):
+        load(tmp_path)
+
+
+ENDLESS = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_training import tiny
+from linear_icl.transformers.training import train
+train(tiny(steps=10**6), sys.argv[1], checkpoint_every=2, resume=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.11, 0.23])
+def test_a_run_that_is_killed_leaves_a_whole_checkpoint(delay, tmp_path):
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path), os.path.dirname(__file__)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "manifest.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(delay)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    _, manifest = load(tmp_path)
+    step = manifest["step"]
+    assert step >= 2
+    train(tiny(steps=step + 2), tmp_path, resume=True, checkpoint_every=2)
+    assert training.read_manifest(tmp_path)["step"] == step + 2
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+
+
+def test_prompts_have_the_published_law():
+    config = TrainingConfig()
+    generator = torch.Generator().manual_seed(0)
+    A, B, C, D = draw_prompts(config, 4000, generator)
+    X = torch.cat([torch.cat([A, C], -1), torch.cat([B, D], -1)], -2)
+    assert X.shape == (4000, 20, 20)
+    assert int(torch.linalg.matrix_rank(X[0], rtol=1e-5)) == 10
+    # E X_ij² = Σ_k (α^k)²/s, k = 1..s.
+    expected = sum(0.49**k for k in range(1, 11)) / 10
+    assert float(X.square().mean()) == pytest.approx(expected, rel=0.03)
+
+
+def test_noise_has_the_variance_asked_for():
+    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+    clean = draw_prompts(TrainingConfig(), 500, generators[0])
+    noisy = draw_prompts(TrainingConfig(noise=0.01), 500, generators[1])
+    difference = torch.cat([(a - b).flatten() for a, b in zip(noisy, clean, strict=True)])
+    assert float(difference.var()) == pytest.approx(0.01, rel=0.02)
+
+
+def test_a_diverged_prompt_is_counted_and_stays_in_the_mean():
+    config = tiny()
+    model = training.LinearTransformer(config.model, scale=1e10)
+    found = evaluate(model, config, prompts=32)
+    assert found["diverged"] == 1.0
+    assert found["mean"] > 1e10
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_the_direct_solution_is_far_better_than_zero(noise):
+    found = evaluate(training.LinearTransformer(MODELS["unconstrained"]), tiny(noise=noise), 200)
+    assert found["direct_median"] < 0.5 * found["zero"]
+    assert np.isfinite(found["direct_mean"])
