@@ -172,6 +172,13 @@ def like(values: np.ndarray, a: Array) -> Array:
     return xp.asarray(np.ascontiguousarray(values), dtype=a.dtype, device=device(a))
 
 
+def identity_where(where: np.ndarray, matrix: Array) -> Array:
+    """Square matrices with the selected members of the batch replaced by the identity."""
+    xp = array_namespace(matrix)
+    eye = xp.eye(matrix.shape[-1], dtype=matrix.dtype, device=device(matrix))
+    return xp.where(xp.asarray(where[..., None, None], device=device(matrix)), eye, matrix)
+
+
 def power_of_two_scale(a: Array, *, axes: tuple[int, ...] = (-2, -1)) -> np.ndarray:
     """The power of two below max|a| over the given axes (kept as 1); 1 where a is zero.
 

@@ -109,6 +109,10 @@ def solve_gram(
 ) -> SolveResult | None:
     """Weights through Σ⁺, refined on the data; None when declined as too ill-conditioned."""
     sigma, V = examples.gram()
+    # Features of one size: exact, as the factors are powers of two, and the same W, as Σ must
+    # be regular here anyway. With a singular Σ it would change which W has the least norm.
+    units = _feature_sizes(sigma)
+    sigma, V = sigma / (units * transpose(units)), V / units
     spectrum = Spectrum(*_gram_spectrum(sigma))
     solvable = (spectrum.sigma[..., -1:] > 1 / LARGEST_KAPPA).all(axis=-1) & spectrum.full
     if decline and not solvable.all():
@@ -116,7 +120,7 @@ def solve_gram(
     largest = like(spectrum.norm[..., None] ** 2, sigma)
     layers, remaining, inverse = _inverse(sigma / largest, spectrum, eta, gamma, maxiter, solvable)
     inverse = inverse / largest
-    W = V @ inverse
+    W = (V @ inverse) / units
     members = Members(tuple(W.shape[:-1]))
     members.iterations = members.iterations + layers[..., None]
     zero = norms(V, axis=-1) == 0
@@ -129,8 +133,8 @@ def solve_gram(
     for _ in range(MAX_PASSES):
         if not members.running.any():
             break
-        gradient = examples.gradient(W) if refine else V - W @ sigma
-        correction = gradient @ inverse
+        gradient = examples.gradient(W) / units if refine else V - (W * units) @ sigma
+        correction = (gradient @ inverse) / units
         W = members.keep(W + correction, W, axis=-1)
         size, whole = norms(correction, axis=-1), norms(W, axis=-1)
         members.record(size / np.where(whole > 0, whole, 1.0))
@@ -142,6 +146,13 @@ def solve_gram(
     hopeless = ~solvable[..., None] & np.ones_like(zero)
     W = members.keep_where(hopeless, 0.0 * W, W, axis=-1)
     return _result(examples, C, W, members, spectrum, note, raise_on_failure)
+
+
+def _feature_sizes(sigma: Array) -> Array:
+    """Powers of two below ‖row i of A‖ = √Σᵢᵢ, shape (…, 1, d); 1 for a row of zeros."""
+    diagonal = to_numpy(array_namespace(sigma).linalg.diagonal(sigma))
+    exponent = np.frexp(np.sqrt(np.where(diagonal > 0, diagonal, 1.0)))[1] - 1
+    return like(np.ldexp(1.0, exponent)[..., None, :], sigma)
 
 
 def _gram_spectrum(gram: Array) -> tuple[np.ndarray, float, float]:

@@ -37,6 +37,10 @@ class Members:
         self.statuses[where] = status
         self.running = self.running & ~where
 
+    def confirm(self, where: np.ndarray) -> None:
+        """Call converged what a later, independent measurement has shown to be so."""
+        self.statuses[where] = Status.CONVERGED
+
     def count_step(self) -> None:
         """One more step for everything still running."""
         self.iterations = self.iterations + self.running

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from linear_icl._arrays import Array, check_tolerances, to_numpy, transpose
+from linear_icl._arrays import Array, check_tolerances, identity_where, to_numpy, transpose
 from linear_icl.results import SolveResult, Status, finish
 from linear_icl.solvers._prompt import Prompt, prepare
 from linear_icl.solvers._spectrum import default_rcond
@@ -148,7 +148,7 @@ def _qr_weights(prompt: Prompt, rcond: float | None) -> tuple[Array, np.ndarray,
     diagonal = np.abs(to_numpy(xp.linalg.diagonal(R)))
     rcond = default_rcond(A) if rcond is None else rcond
     failed = diagonal.min(axis=-1) <= rcond * diagonal.max(axis=-1)
-    R = _identity_where(xp, failed, R)
+    R = identity_where(failed, R)
     W = transpose(xp.linalg.solve(R, transpose(B @ Q)))
     return _zero_where(xp, failed, W), failed, Status.BREAKDOWN, note
 
@@ -180,11 +180,6 @@ def _cholesky(xp: Any, gram: Array) -> tuple[Array, np.ndarray]:
         return xp.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device), np.array(True)
     parts = [_cholesky(xp, gram[index]) for index in range(batch[0])]
     return xp.stack([L for L, _ in parts]), np.stack([f for _, f in parts])
-
-
-def _identity_where(xp: Any, failed: np.ndarray, R: Array) -> Array:
-    mask = xp.asarray(failed[..., None, None], device=R.device)
-    return xp.where(mask, xp.eye(R.shape[-1], dtype=R.dtype, device=R.device), R)
 
 
 def _zero_where(xp: Any, failed: np.ndarray, W: Array) -> Array:

@@ -83,8 +83,10 @@ def eagle(
         Singular values below ``rcond`` times the largest count as zero and take no part;
         default max(d, n) · machine epsilon.
     refine : bool
-        Gram form: correct W with residuals of the data, W ← W + (B − WA)Aᵀ·Σ⁻¹, one more pass
-        each until it stands still. Without, the digits lost to κ(A)² stay lost, one pass in all.
+        Correct W with residuals of the data. Gram form: W ← W + (B − WA)Aᵀ·Σ⁻¹, one more pass
+        each until it stands still; without, the digits lost to κ(A)² stay lost, one pass in
+        all. Data form, full rank, no query: W ← W + (B − WA)A⁺ with A⁺ from the polar factor,
+        which mends the round-off of the layers for the price of half a layer.
     callback : callable, optional
         Called with the current D (or W) after every layer (data form, which ``"auto"`` then
         takes).
@@ -166,6 +168,7 @@ def eagle(
         rcond=rcond,
         callback=callback,
         raise_on_failure=raise_on_failure,
+        refine=refine,
     )
 
 
