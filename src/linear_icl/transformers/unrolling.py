@@ -855,7 +855,8 @@ def _report(found: Unrolling) -> str:
     lines += ["", "layer   α¹α²      α¹α³      γ/η   off pattern QK, VP   off blocks QK, VP"]
     for layer, reading in enumerate(found.readings, 1):
         eta, gamma = reading.eta_rho, reading.gamma_rho
-        ratio = f"{gamma / eta:6.2f}" if eta else "     –"
+        # A layer that leaves A alone has no ratio to speak of.
+        ratio = f"{gamma / eta:6.2f}" if abs(eta) > 0.01 * abs(gamma) else "     –"
         lines.append(
             f"{layer:>5} {-eta:+9.4f} {-gamma:+9.4f} {ratio}   "
             f"{reading.off_pattern[0]:8.3f} {reading.off_pattern[1]:8.3f}    "
@@ -984,6 +985,7 @@ def _draw_sketches(found: Unrolling) -> Figure:
     ax.step(
         np.arange(1, size + 1), np.arange(size) < rank, where="mid", color=plotting.GUIDE, zorder=0
     )
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("eigenvalue number")
     ax.set_ylabel("eigenvalue / α¹")
     ax.legend()
