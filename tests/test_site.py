@@ -144,6 +144,8 @@ class Tab:
         self.page.goto(f"{self.home}/{name}", wait_until="load")
         self.page.evaluate("window.MathJax?.startup?.promise")
         self.page.evaluate("document.fonts.ready.then(() => null)")
+        # The page looks again at what scrolls when its letters have arrived.
+        self.page.wait_for_timeout(150)
         return self.page
 
     def __enter__(self):
@@ -162,9 +164,11 @@ LAYOUT = """() => {
   for (const e of document.querySelectorAll(".math"))
     if (!e.querySelector("mjx-container")) faults.push("maths not rendered: " + words(e));
   for (const image of document.images) {
+    const inText = image.closest("article");
     if (!image.complete || !image.naturalWidth) faults.push("image not loaded: " + image.src);
     if (!image.alt.trim()) faults.push("image without alternative text: " + image.src);
-    if (image.closest("article") && getComputedStyle(image).filter !== "none") faults.push("image dimmed: " + image.src);
+    if (inText && getComputedStyle(image).filter !== "none")
+      faults.push("image dimmed: " + image.src);
   }
   const width = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth > width) faults.push("the page scrolls sideways");
@@ -210,3 +214,108 @@ def test_a_page_is_whole_at_every_width_in_every_theme(browser, address, name, w
         assert page.evaluate("document.documentElement.dataset.theme") == theme
         faults = page.evaluate(LAYOUT) + accessibility_faults(page) + tab.faults
     assert not faults, "\n".join(faults)
+
+
+def test_the_address_of_the_site_leads_to_its_first_page(browser, address):
+    with Tab(browser, address) as tab:
+        tab.page.goto(f"{address}/")
+        tab.page.wait_for_url("**/book/index.html")
+        assert "Linear ICL" in tab.page.title()
+
+
+def test_the_pages_follow_one_another_from_the_first_to_the_last(browser, address):
+    with Tab(browser, address) as tab:
+        page = tab.open("book/index.html")
+        seen = [page.url]
+        while page.locator("a.right-next").count():
+            page.locator("a.right-next").click()
+            page.wait_for_load_state("load")
+            assert page.locator("a.left-prev").count() == 1
+            seen.append(page.url)
+        chapters = [name for name in PAGES if name.startswith("notebooks/")]
+        assert {f"{address}/{name}" for name in chapters} <= set(seen)
+        assert len(set(seen)) == len(seen) > len(chapters)
+
+
+@pytest.mark.parametrize("words", ["Newton–Schulz", "condition number", "eagle_update"])
+def test_the_search_finds(browser, address, words):
+    with Tab(browser, address) as tab:
+        page = tab.open("book/index.html")
+        page.keyboard.press("Control+k")
+        page.keyboard.type(words)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/search.html?q=*")
+        page.wait_for_selector("#search-results li a")
+        page.wait_for_function(
+            "/found/.test(document.querySelector('#search-results .search-summary')?.textContent)"
+        )
+        assert page.locator("#search-results li").count() > 0
+        assert tab.faults == []
+
+
+# The colour of an image's corner pixels, as a browser paints them: opaque and near white.
+CORNERS = """() => [...document.querySelectorAll("article.bd-article figure img")].map((image) => {
+  const canvas = document.createElement("canvas");
+  canvas.width = image.naturalWidth;
+  canvas.height = image.naturalHeight;
+  const paper = canvas.getContext("2d");
+  paper.drawImage(image, 0, 0);
+  const style = getComputedStyle(image);
+  return {
+    source: image.src,
+    corner: [...paper.getImageData(0, 0, 1, 1).data],
+    dimmed: style.filter !== "none" || style.opacity !== "1" || style.mixBlendMode !== "normal",
+  };
+})"""
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("notebooks/")])
+def test_figures_stay_readable_when_the_theme_is_switched(browser, address, name):
+    with Tab(browser, address) as tab:
+        page = tab.open(name)
+        before = page.evaluate(CORNERS)
+        for _ in range(3):
+            page.locator("button.theme-switch-button:visible").first.click()
+            if page.evaluate("document.documentElement.dataset.theme") == "dark":
+                break
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        assert before, "the chapter shows no figure"
+        assert page.evaluate(CORNERS) == before
+        for figure in before:
+            *colour, opacity = figure["corner"]
+            assert opacity == 255, figure
+            assert min(colour) > 240, figure
+            assert not figure["dimmed"], figure
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("notebooks/")])
+def test_a_chapter_can_be_downloaded_as_the_notebook_that_is_stored(browser, address, name):
+    with Tab(browser, address) as tab:
+        page = tab.open(name)
+        link = page.locator("a[href$='.ipynb'][download], .btn-download-source-button").first
+        file = link.get_attribute("href").removeprefix("../")
+        stored = ROOT / Path(name).with_suffix(".ipynb")
+        assert (SITE / file).read_bytes() == stored.read_bytes()
+
+
+def test_the_book_reads_from_a_file_without_any_server(browser):
+    with Tab(browser, SITE.as_uri()) as tab:
+        for name in ("book/index.html", "book/notation.html", *PAGES[-2:]):
+            page = tab.open(name)
+            assert [f for f in page.evaluate(LAYOUT) if "dimmed" not in f] == []
+        assert page.evaluate("document.fonts.check('16px \"Source Serif 4\"')")
+        page = tab.open("search.html?q=Newton–Schulz")
+        page.wait_for_selector("#search-results li a")
+        assert tab.faults == []
+
+
+def test_the_menus_open_on_a_small_screen(browser, address):
+    with Tab(browser, address, width=390) as tab:
+        page = tab.open("book/how_to_run.html")
+        page.locator("button.secondary-toggle:visible").first.click()
+        page.locator("dialog a", has_text="Run a notebook").click()
+        page.wait_for_url("**/book/how_to_run.html#run-a-notebook")
+        page.locator("button.primary-toggle:visible").first.click()
+        page.locator("dialog a", has_text="Glossary").click()
+        page.wait_for_url("**/book/glossary.html")
+        assert tab.faults == []

@@ -2,8 +2,8 @@
 "use strict";
 
 // Search results carry a summary that is fetched, which a page opened from a file may not do.
-if (location.protocol === "file:" && window.DOCUMENTATION_OPTIONS) {
-  window.DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined") {
+  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 }
 
 // What scrolls inside its own box must be reachable by keyboard, and only what scrolls.
@@ -26,16 +26,40 @@ function mendRoles() {
   }
 }
 
+// The theme wires the menus of small screens to the buttons of its own bar, which the book hides.
+function wireMenus() {
+  const narrow = { primary: "(max-width: 991.98px)", secondary: "(max-width: 1199.98px)" };
+  for (const [side, width] of Object.entries(narrow)) {
+    const wired = document.querySelector(`header.bd-header .${side}-toggle`);
+    const shown = document.querySelector(`.bd-header-article .${side}-toggle`);
+    shown?.addEventListener("click", (event) => {
+      if (wired && matchMedia(width).matches) {
+        event.preventDefault();
+        event.stopImmediatePropagation();
+        wired.click();
+      }
+    }, { capture: true });
+  }
+}
+
 document.addEventListener("DOMContentLoaded", () => {
   mendRoles();
-  const mathematics = window.MathJax?.startup?.promise ?? Promise.resolve();
-  mathematics.then(markScrollable);
+  wireMenus();
+  // A menu over the page has done its work once a place in the page is chosen.
+  for (const menu of document.querySelectorAll("dialog.pst-sidebar-modal, dialog[id$='-modal']")) {
+    menu.addEventListener("click", (event) => {
+      if (event.target.closest("a[href^='#']")) menu.close();
+    });
+  }
+  let pending;
+  const markSoon = () => {
+    clearTimeout(pending);
+    pending = setTimeout(markScrollable, 100);
+  };
   window.addEventListener("load", () => {
     (window.MathJax?.startup?.promise ?? Promise.resolve()).then(markScrollable);
   });
-  let pending;
-  window.addEventListener("resize", () => {
-    clearTimeout(pending);
-    pending = setTimeout(markScrollable, 150);
-  });
+  // Letters that arrive late change the width of a formula.
+  document.fonts.addEventListener("loadingdone", markSoon);
+  window.addEventListener("resize", markSoon);
 });
