@@ -93,32 +93,39 @@ class Attention(nn.Module):
         outputs = config.heads if config.regime != "distributed" else machines
         self.W_P = weights(outputs, machines * width, vp)
 
-    def forward(self, Z: Tensor) -> Tensor:
-        """Z of shape (batch, machines, d + d', columns) → the same shape."""
+    def forward(self, Z: Tensor, *, last: bool = False) -> Tensor:
+        """Z of shape (batch, machines, d + d', columns) → the same shape.
+
+        With ``last`` only the block D is computed and returned, (batch, machines, d', n'): the
+        last layer's other blocks are read by nobody.
+        """
         config = self.config
         keys = Z[:, :, : config.d]
-        update = torch.zeros_like(Z)
+        tokens = Z[:, :, config.d :] if last else Z
+        columns = slice(-config.n_query, None) if last else slice(None)
+        W_P = self.W_P.unflatten(1, (config.machines, -1))[:, :, columns].flatten(1, 2)
+        update = tokens[..., columns]
         for head in range(config.heads):
             W_Q, W_K, W_V = self.W_Q[head], self.W_K[head], self.W_V[head]
             if config.rank is None:
                 # As wide as a token: W_Q W_Kᵀ once for the whole batch, not once a prompt.
-                scores = (Z @ (W_Q @ W_K.mT)) @ keys.mT
+                scores = (tokens @ (W_Q @ W_K.mT)) @ keys.mT
             else:
-                scores = (Z @ W_Q) @ (keys @ W_K).mT
+                scores = (tokens @ W_Q) @ (keys @ W_K).mT
             if config.regime == "distributed":
-                update = update + self._sent(scores @ (keys @ W_V))
+                update = update + self._sent(scores @ (keys @ W_V), W_P)
             elif config.rank is None:
-                update = update + scores @ (keys @ (W_V @ self.W_P[head].mT))
+                update = update + scores @ (keys @ (W_V @ W_P[head].mT))
             else:
-                update = update + (scores @ (keys @ W_V)) @ self.W_P[head].mT
-        return Z + update
+                update = update + (scores @ (keys @ W_V)) @ W_P[head].mT
+        return update
 
-    def _sent(self, mixed: Tensor) -> Tensor:
+    def _sent(self, mixed: Tensor, W_P: Tensor) -> Tensor:
         """Every head's output to every machine, in one product: [H_1 … H_M] [W_P1 … W_PM]ᵀ."""
         batch, machines, rows, _ = mixed.shape
         joint = mixed.transpose(1, 2).reshape(batch, rows, -1)
-        W_P = self.W_P.mT.reshape(joint.shape[-1], -1)
-        return (joint @ W_P).reshape(batch, rows, machines, -1).transpose(1, 2).contiguous()
+        outputs = joint @ W_P.mT.reshape(joint.shape[-1], -1)
+        return outputs.reshape(batch, rows, machines, -1).transpose(1, 2).contiguous()
 
 
 class LinearTransformer(nn.Module):
@@ -174,6 +181,7 @@ class LinearTransformer(nn.Module):
     def forward(self, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
         """Blocks of shape (batch, ·, ·) → the completed block D, (batch, d', n')."""
         Z = self.tokens(A, B, C)
-        for layer in self.layers:
+        *layers, last = self.layers
+        for layer in layers:
             Z = layer(Z)
-        return self.prediction(Z)
+        return -last(Z, last=True).mean(dim=1)
