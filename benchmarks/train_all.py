@@ -1,6 +1,7 @@
 """Train every shipped model: three regimes, several seeds; skips what is done, resumes the rest.
 
 python benchmarks/train_all.py runs [--workers 2] [--only distributed]
+python benchmarks/train_all.py runs --ship
 
 Long: about 2 h 45 min of one core. Each worker trains one model at a time on one thread. Stop it
 at any moment; the next call goes on. Pause with ``kill -STOP`` and ``kill -CONT``.
@@ -9,7 +10,9 @@ at any moment; the next call goes on. Pause with ``kill -STOP`` and ``kill -CONT
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -51,6 +54,26 @@ def finished(folder: Path) -> bool:
     return (folder / "manifest.json").exists() and read_manifest(folder)["step"] >= STEPS
 
 
+def ship(out: Path) -> None:
+    """Copy weights and manifest of every finished run into the package, without Adam's state."""
+    from linear_icl.transformers import training
+
+    for run in RUNS:
+        folder, target = out / name(*run), training.CHECKPOINTS / name(*run)
+        if not finished(folder):
+            print("not finished:", name(*run))
+            continue
+        training.load(folder)  # refuses what is damaged
+        manifest = training.read_manifest(folder)
+        weights = manifest["files"].pop("weights")
+        manifest["files"] = {"weights": {**weights, "name": "weights.safetensors"}}
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / weights["name"], target / "weights.safetensors")
+        (target / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        training.load(target)
+        print("shipped:", name(*run))
+
+
 def main() -> None:
     """Keep ``workers`` runs going until all are finished."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -58,7 +81,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", choices=list(REGIMES))
     parser.add_argument("--one", nargs=3, metavar=("REGIME", "SEED", "NOISE"))
+    parser.add_argument("--ship", action="store_true", help="copy finished runs to the package")
     arguments = parser.parse_args()
+    if arguments.ship:
+        ship(arguments.out)
+        return
     if arguments.one:
         regime, seed, noise = arguments.one
         folder = arguments.out / name(regime, int(seed), float(noise))

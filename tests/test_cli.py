@@ -298,3 +298,48 @@ def test_solve_says_the_rank_of_a_singular_matrix(command, tmp_path):
     result = command("solve", "A.csv", "Z.csv", "-o", "W.npy")
     assert result.returncode == 0, result.stderr
     assert not np.load(tmp_path / "W.npy").any()
+
+
+# train and unroll
+
+
+def test_train_writes_a_run_that_resumes_and_unrolls(command, tmp_path):
+    arguments = ["train", "rank_limited", "--seed", "3", "-o", "run"]
+    result = command(*arguments, "--steps", "1")
+    assert result.returncode == 0, result.stderr
+    assert "rank_limited, seed 3: 1 steps" in result.stdout
+    assert result.stderr == ""
+    result = command(*arguments, "--steps", "2")
+    assert result.returncode == 2
+    assert "--resume" in result.stderr
+    result = command(*arguments, "--steps", "2", "--resume")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["step"] == 2
+    result = command("unroll", "run", "--figures", "pictures", "--prompts", "64")
+    assert result.returncode == 0, result.stderr
+    assert "rank_limited, trained for 2 steps, 64 fresh prompts" in result.stdout
+    pictures = {p.name for p in (tmp_path / "pictures").iterdir()}
+    assert pictures == {"weights.png", "steps.png", "sketches.png"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "quantum", "-o", "x"], "quantum"),
+        (["train", "unconstrained", "-o", "x", "--steps", "0"], "steps"),
+        (["train", "unconstrained", "-o", "x", "--device", "toaster"], "cpu"),
+        (["unroll", "nowhere"], "no checkpoint in nowhere"),
+        (["unroll", "run"], "damaged"),
+    ],
+)
+def test_a_run_that_cannot_be_trained_or_read_ends_with_2(command, tmp_path, arguments, words):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "w.safetensors").write_bytes(b"not weights")
+    manifest = {"config": {"model": {}}, "step": 1, "history": []}
+    manifest["files"] = {"weights": {"name": "w.safetensors", "sha256": "0"}}
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    result = command(*arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "x").exists()

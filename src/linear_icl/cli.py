@@ -1,4 +1,4 @@
-"""The command ``linear-icl``: list the chapters, run them, and solve one's own problem."""
+"""The command ``linear-icl``: run chapters, solve one's own problem, train and unroll."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Run the chapters of Linear ICL with other parameters, or solve your own problem.\n\n"
-    + EXIT_CODES,
+    help="Run the chapters of Linear ICL with other parameters, solve your own problem, or train "
+    "and unroll a linear transformer.\n\n" + EXIT_CODES,
 )
 
 
@@ -350,6 +350,83 @@ def _span(values: Any) -> str:
 
     low, high = np.min(values), np.max(values)
     return str(low) if low == high else f"{low} to {high}"
+
+
+# ---------------------------------------------------------------------------------------------
+# Transformers
+
+
+class Regime(StrEnum):
+    """The compute regimes that ``train`` offers."""
+
+    UNCONSTRAINED = "unconstrained"
+    RANK_LIMITED = "rank_limited"
+    DISTRIBUTED = "distributed"
+
+
+@app.command()
+def train(
+    regime: Annotated[Regime, typer.Argument(help="The compute regime.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder of the run.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seeds weights and prompts.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Adam steps.")] = 20_000,
+    noise: Annotated[float, typer.Option(min=0.0, help="Variance of the noise.")] = 0.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run there.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Train a linear transformer by the published recipe.
+
+    Example: linear-icl train unconstrained --seed 0 --steps 20000 -o runs/u0
+
+    Writes weights, optimiser state and manifest.json every 1000 steps. Stopped at any moment, it
+    loses at most those; --resume goes on bit for bit.
+    """
+    from linear_icl.transformers import training
+
+    try:
+        config = training.TrainingConfig(
+            model=training.PUBLISHED[regime.value], seed=seed, steps=steps, noise=noise
+        )
+        training.train(config, output, resume=resume, device=device)
+        manifest = training.read_manifest(output)
+    except (ValueError, OSError) as error:
+        raise _fail(_words(error)) from None
+    last = manifest["history"][-1]
+    print(f"{regime}, seed {seed}: {manifest['step']} steps, {manifest['seconds']:.0f} s")
+    print(f"  squared error: mean {last['mean']:.3g}, median {last['median']:.3g}")
+    print(f"  predicting 0: {last['zero']:.3g}, {last['ratio']:.3g} times the mean")
+    print(f"  prompts that diverged: {last['diverged']:.2%} of {last['prompts']}")
+    print(f"wrote {output}")
+
+
+@app.command()
+def unroll(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a shipped model's name.")],
+    figures: Annotated[
+        Path | None, typer.Option(help="Write figures (PNG) to this folder, too.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Fresh prompts to compare on.")] = 4096,
+) -> None:
+    """Read a trained transformer as an algorithm and compare the two layer by layer.
+
+    Example: linear-icl unroll runs/u0 --figures runs/u0-figures
+    """
+    from linear_icl.transformers import training, unrolling
+
+    try:
+        shipped = str(run) in training.shipped_names() and not run.exists()
+        found = unrolling.unroll(training.CHECKPOINTS / run if shipped else run, prompts=prompts)
+        print(found.report())
+        if figures is not None:
+            figures.mkdir(parents=True, exist_ok=True)
+            for name, figure in found.figures().items():
+                # The dot keeps a half-written picture out of sight; renamed, it is whole.
+                temporary = figures / f".{name}.png"
+                figure.savefig(temporary)
+                temporary.replace(figures / f"{name}.png")
+                print(f"wrote {figures / name}.png")
+    except (ValueError, OSError) as error:
+        raise _fail(_words(error)) from None
 
 
 # ---------------------------------------------------------------------------------------------

@@ -71,6 +71,14 @@ class TrainingConfig:
         return cls(**{**values, "model": ModelConfig(**values["model"])})
 
 
+# The models of the three regimes as they were published.
+PUBLISHED = {
+    "unconstrained": ModelConfig(),
+    "rank_limited": ModelConfig("rank_limited", rank=5),
+    "distributed": ModelConfig("distributed", machines=3),
+}
+
+
 def draw_prompts(
     config: TrainingConfig, batch: int, generator: torch.Generator, device: str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -139,8 +147,10 @@ def train(
     FileExistsError
         ``out`` holds a run already and ``resume`` is False.
     ValueError
-        The run in ``out`` has another configuration, or its files are damaged.
+        The run in ``out`` has another configuration, its files are damaged, or there is no such
+        device here.
     """
+    _check_device(device)
     out = Path(out)
     manifest_path = out / "manifest.json"
     torch.manual_seed(config.seed)
@@ -227,6 +237,33 @@ def load(folder: str | Path) -> tuple[LinearTransformer, dict]:
         )
     model.load_state_dict(tensors)
     return model.eval(), manifest
+
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+
+
+def shipped_names() -> list[str]:
+    """The trained models that come with the package, such as ``unconstrained-seed0``."""
+    return sorted(path.parent.name for path in CHECKPOINTS.glob("*/manifest.json"))
+
+
+def shipped(name: str) -> tuple[LinearTransformer, dict]:
+    """A trained model that comes with the package, and its manifest.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`shipped_names`.
+
+    Raises
+    ------
+    ValueError
+        No such model, or its files are damaged.
+    """
+    if name not in shipped_names():
+        known = ", ".join(shipped_names()) or "none"
+        raise ValueError(f"no trained model {name!r} comes with the package; there are: {known}")
+    return load(CHECKPOINTS / name)
 
 
 def read_manifest(folder: str | Path) -> dict:
@@ -317,6 +354,15 @@ def _write_checkpoint(
     for path in out.glob("*-*.safetensors"):
         if path.name not in kept:
             path.unlink()
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"device must be such as 'cpu' or 'cuda:0', got {device!r}") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but torch sees no GPU here; use 'cpu'")
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -862,6 +862,7 @@ def _report(found: Unrolling) -> str:
             f"{reading.off_pattern[0]:8.3f} {reading.off_pattern[1]:8.3f}    "
             f"{reading.off_blocks[0]:8.3f} {reading.off_blocks[1]:8.3f}"
         )
+    lines.append("(the last layer's α² belongs to blocks A and B that nothing reads any more)")
     lines += ["", "layer   η median   η largest   γ median   γ largest   (ηρ, γρ times ‖A‖²)"]
     for layer, (eta, gamma) in enumerate(zip(found.eta, found.gamma, strict=True), 1):
         # By size, so that a step of the wrong sign is seen.
@@ -963,6 +964,7 @@ def _draw_steps(found: Unrolling) -> Figure:
 def _draw_sketches(found: Unrolling) -> Figure:
     """Eigenvalues of every layer's learned block, beside the ones and zeros of SSᵀ."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from linear_icl import plotting
 
@@ -985,7 +987,7 @@ def _draw_sketches(found: Unrolling) -> Figure:
     ax.step(
         np.arange(1, size + 1), np.arange(size) < rank, where="mid", color=plotting.GUIDE, zorder=0
     )
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("eigenvalue number")
     ax.set_ylabel("eigenvalue / α¹")
     ax.legend()
