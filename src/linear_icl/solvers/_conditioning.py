@@ -69,15 +69,17 @@ def condition(
     if eta is not None:
         check_number("eta", eta)
     check_number("gamma", gamma)
-    given = prepare(A, B, C)
-    spectrum = Spectrum.of(given.A, rcond)
-    prompt = _with_unit_norm(given, spectrum)
+    prompt = prepare(A, B, C)
+    spectrum = Spectrum.of(prompt.A, rcond)
+    prediction = _nothing_yet(prompt)
+    given = prompt.A if refine and C is None else None
+    prompt = _with_unit_norm(prompt, spectrum)
     state = layers(prompt.A, prompt.B, prompt.C)
+    prompt.A = None  # from here on the layers alone hold it: memory for one A less
     finish = prompt.weights if C is None else prompt.prediction
     axis = -1 if C is None else -2  # a right-hand side is a row of W, a column of D
     floor = atol / (prompt.scale_b / prompt.scale_a * prompt.scale_c)[..., 0]
     zero = _vanishing(prompt, spectrum)
-    prediction = _nothing_yet(prompt)
     members = Members(zero.shape)
     members.record(np.where(zero, 0.0, 1.0))
     members.stop(zero, Status.CONVERGED)
@@ -126,12 +128,12 @@ def condition(
         lost = spectrum.lost[..., None] & (size <= target)
         members.stop(lost | (since_least >= PATIENCE), Status.STAGNATED)
 
-    if refine and C is None:
+    if given is not None:
         found = spectrum.full & (spectrum.rank > 0) & (spectrum.deviation <= 0.1)
         if found.any():
             # With the data as given: dividing A by its norm has already cost ε κ(A).
             norm = like(spectrum.norm[..., None], prediction)
-            W, size = _refined(given, spectrum, state.A, prediction / norm, found)
+            W, size = _refined(given, prompt.B, spectrum, state.A, prediction / norm, found)
             prediction, size = W * norm, size * spectrum.norm
             within = size <= np.maximum(rtol * norms(prediction, axis), floor)
             members.confirm(within & found[..., None])
@@ -152,7 +154,7 @@ def _with_unit_norm(prompt: Prompt, spectrum: Spectrum) -> Prompt:
 
 
 def _refined(
-    prompt: Prompt, spectrum: Spectrum, Q: Array, W: Array, found: np.ndarray
+    A: Array, B: Array, spectrum: Spectrum, Q: Array, W: Array, found: np.ndarray
 ) -> tuple[Array, np.ndarray]:
     """W ← W + (B − WA)A⁺ on the original data, A⁺ from the polar factor Q that was found.
 
@@ -161,8 +163,8 @@ def _refined(
     taken when the step after it would be at most half as long; the length of the one not taken
     is returned too, and measures what may still be wrong.
     """
-    xp, A, B = prompt.xp, prompt.A, prompt.B
-    wide = prompt.n >= prompt.d
+    xp = array_namespace(A)
+    wide = A.shape[-1] >= A.shape[-2]
     H = A @ transpose(Q) if wide else transpose(Q) @ A
     H = identity_where(~found, H)
     # The gradient lets a large residual cancel in all its digits, but weighs them with κ².

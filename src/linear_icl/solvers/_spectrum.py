@@ -142,6 +142,16 @@ def project_on_range(A: Array, C: Array, purifications: int) -> Array:
     return 3 * twice - 2 * project_on_range(A, twice, purifications - 1)
 
 
+def contracted(A: Array, eta: Array, norm: Array) -> Array:
+    """(A − η AAᵀA)/norm as A (I − η AᵀA)/norm, or from the left: the smaller Gram matrix."""
+    right = A.shape[-1] <= A.shape[-2]
+    damping = transpose(A) @ A if right else A @ transpose(A)
+    damping *= -eta / norm  # in its own memory: with A and the new A that is all there is
+    index = array_namespace(A).arange(damping.shape[-1])
+    damping[..., index, index] += (1 / norm)[..., 0]
+    return A @ damping if right else damping @ A
+
+
 def cubic(A: Array, right: Array) -> Array:
     """right · AᵀA, with the parentheses that need the smaller Gram matrix.
 

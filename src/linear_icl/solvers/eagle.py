@@ -19,7 +19,7 @@ from linear_icl._arrays import (
 from linear_icl.results import SolveResult
 from linear_icl.solvers._conditioning import DEFAULT_MAXITER, condition
 from linear_icl.solvers._gram import Examples, solve_gram
-from linear_icl.solvers._spectrum import cubic, project_on_range
+from linear_icl.solvers._spectrum import contracted, cubic, project_on_range
 
 # From this many examples a feature on, form="auto" works on the Gram matrix.
 TALL = 8
@@ -193,8 +193,8 @@ class _RowTokens:
     def step(self, eta: Array, gamma: float, norm: Array) -> Array:
         """One row-token attention layer (here ρ = 1), with D's sign as EAGLE prints it."""
         A, B, C = self.A, self.B, self.C
-        self.A = (A - eta * cubic(A, A)) / norm
-        self.B = (B - eta * cubic(A, B)) / norm
+        self.A = contracted(A, eta, norm)
+        self.B = (B - eta * ((B @ transpose(A)) @ A)) / norm
         if C is None:
             increment = gamma * ((B - self.W @ A) @ transpose(A))
             self.W = self.W + increment

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 from linear_icl._arrays import Array, transpose
 from linear_icl.results import SolveResult
 from linear_icl.solvers._conditioning import condition
-from linear_icl.solvers._spectrum import cubic, project_on_range
+from linear_icl.solvers._spectrum import contracted, project_on_range
 
 
 def gd_plus_plus(
@@ -111,7 +111,7 @@ class _ColumnTokens:
     def step(self, eta: Array, gamma: float, norm: Array) -> Array:
         """One column-token attention layer with ω_xx = −η and ω_yx = −γ (here ρ = 1)."""
         A, B, C = self.A, self.B, self.C
-        self.A = (A - eta * cubic(A, A)) / norm
+        self.A = contracted(A, eta, norm)
         self.C = (C - eta * (A @ (transpose(A) @ C))) / norm
         self.B = B - gamma * ((B @ transpose(A)) @ A)
         return gamma * ((B @ transpose(A)) @ C)
