@@ -11,7 +11,7 @@ function markScrollable() {
   const boxes = ".bd-article pre, .bd-article .pst-scrollable-table-container, "
     + ".bd-article mjx-container[display='true']";
   for (const box of document.querySelectorAll(boxes)) {
-    if (box.scrollWidth > box.clientWidth + 1) {
+    if (box.scrollWidth > box.clientWidth) {
       box.tabIndex = 0;
     } else if (box.tabIndex === 0) {
       box.removeAttribute("tabindex");
@@ -60,6 +60,6 @@ document.addEventListener("DOMContentLoaded", () => {
     (window.MathJax?.startup?.promise ?? Promise.resolve()).then(markScrollable);
   });
   // Letters that arrive late change the width of a formula.
-  document.fonts.addEventListener("loadingdone", markSoon);
+  document.fonts.addEventListener("loadingdone", markScrollable);
   window.addEventListener("resize", markSoon);
 });
