@@ -43,9 +43,9 @@ DEPTHS = {
 }
 # Free matrices have 60 times the numbers of the diagonal form and need more prompts.
 RECIPES = {
-    "gd++": {"iterations": 100, "prompts": 4096, "restarts": 4},
-    "diagonal": {"iterations": 150, "prompts": 4096, "restarts": 4},
-    "full": {"iterations": 150, "prompts": 8192, "restarts": 2},
+    "gd++": {"iterations": 80, "prompts": 4096, "restarts": 12},
+    "diagonal": {"iterations": 120, "prompts": 4096, "restarts": 12},
+    "full": {"iterations": 150, "prompts": 8192, "restarts": 4},
 }
 PUBLISHED = {
     "noiseless gd++, depth 1 to 7": [1.768, 0.341, 0.019, 9.9e-5, 1.1e-7, 2.4e-10, 2.7e-12],
