@@ -181,8 +181,8 @@ CHAPTERS: dict[str, Chapter] = {
     "06_eagle": Chapter(
         "EAGLE",
         (
-            _size("d", 240, "rows of A: features of an input"),
-            _size("n", 240, "columns of A: examples in the prompt"),
+            _size("d", 240, "rows of A: features of an input", low=2),
+            _size("n", 240, "columns of A: examples in the prompt", low=2),
             _size("d_out", 2, "rows of B: length of a label"),
             _size("n_query", 2, "columns of C: queries"),
             _kappa(1e4),
@@ -202,7 +202,7 @@ CHAPTERS: dict[str, Chapter] = {
                     "clustered",
                 ),
             ),
-            Parameter("noise", float, 0.0, "standard deviation of the noise on B", 0.0, 10.0),
+            Parameter("noise", float, 0.0, "variance of the noise on B", 0.0, 10.0),
             _rtol(1e-8),
             _SEED,
         ),
