@@ -1,7 +1,7 @@
 """Train every shipped model: three regimes, several seeds; skips what is done, resumes the rest.
 
 python benchmarks/train_all.py runs [--workers 2] [--only distributed]
-python benchmarks/train_all.py runs --ship
+python benchmarks/train_all.py runs --ship [--partial]
 
 Long: about 2 h 45 min of one core. Each worker trains one model at a time on one thread. Stop it
 at any moment; the next call goes on. Pause with ``kill -STOP`` and ``kill -CONT``.
@@ -54,14 +54,18 @@ def finished(folder: Path) -> bool:
     return (folder / "manifest.json").exists() and read_manifest(folder)["step"] >= STEPS
 
 
-def ship(out: Path) -> None:
-    """Copy weights and manifest of every finished run into the package, without Adam's state."""
+def ship(out: Path, partial: bool) -> None:
+    """Copy weights and manifest of every finished run into the package, without Adam's state.
+
+    With ``partial`` also the last checkpoint of runs under way; the manifest says their steps.
+    """
     from linear_icl.transformers import training
 
     for run in RUNS:
         folder, target = out / name(*run), training.CHECKPOINTS / name(*run)
-        if not finished(folder):
-            print("not finished:", name(*run))
+        begun = (folder / "manifest.json").exists()
+        if not (begun if partial else finished(folder)):
+            print("not begun:" if partial else "not finished:", name(*run))
             continue
         training.load(folder)  # refuses what is damaged
         manifest = training.read_manifest(folder)
@@ -71,7 +75,7 @@ def ship(out: Path) -> None:
         shutil.copyfile(folder / weights["name"], target / "weights.safetensors")
         (target / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         training.load(target)
-        print("shipped:", name(*run))
+        print("shipped:", name(*run), f"({manifest['step']} steps)")
 
 
 def main() -> None:
@@ -82,9 +86,10 @@ def main() -> None:
     parser.add_argument("--only", choices=list(REGIMES))
     parser.add_argument("--one", nargs=3, metavar=("REGIME", "SEED", "NOISE"))
     parser.add_argument("--ship", action="store_true", help="copy finished runs to the package")
+    parser.add_argument("--partial", action="store_true", help="with --ship: unfinished ones too")
     arguments = parser.parse_args()
     if arguments.ship:
-        ship(arguments.out)
+        ship(arguments.out, arguments.partial)
         return
     if arguments.one:
         regime, seed, noise = arguments.one

@@ -29,6 +29,17 @@ OTHER_VALUES = {
         "rtol": 1e-7,
         "seed": 3,
     },
+    "08_training_transformers": {
+        "regime": "rank_limited",
+        "d": 6,
+        "n": 8,
+        "rank": 3,
+        "machines": 2,
+        "layers": 3,
+        "steps": 60,
+        "noise": 0.01,
+        "seed": 3,
+    },
 }
 
 

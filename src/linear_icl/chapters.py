@@ -207,6 +207,26 @@ CHAPTERS: dict[str, Chapter] = {
             _SEED,
         ),
     ),
+    "08_training_transformers": Chapter(
+        "Training transformers",
+        (
+            Parameter(
+                "regime",
+                str,
+                "unconstrained",
+                "compute regime of the model trained here",
+                choices=("unconstrained", "rank_limited", "distributed"),
+            ),
+            _size("d", 18, "features: length of an input", high=64, low=2),
+            _size("n", 18, "examples in the prompt", high=64, low=2),
+            _size("rank", 5, "width r of queries and keys, rank-limited, at most n", high=64),
+            _size("machines", 3, "machines of the distributed model, a divisor of n", high=64),
+            _size("layers", 4, "layers of the model trained here", high=12),
+            _size("steps", 600, "training steps, 512 prompts each", high=20_000, low=50),
+            Parameter("noise", float, 0.0, "variance of the noise on the prompts", 0.0, 1.0),
+            _SEED,
+        ),
+    ),
 }
 
 
