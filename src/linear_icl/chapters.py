@@ -171,10 +171,13 @@ CHAPTERS: dict[str, Chapter] = {
     "05_gd_plus_plus": Chapter(
         "GD++: gradient descent with a preconditioner",
         (
-            _size("d", 20, "features: length of an input"),
-            _size("n", 40, "examples in the prompt"),
+            _size("d", 20, "features: length of an input", high=200, low=2),
+            _size("n", 40, "examples in the prompt", high=400, low=2),
             _kappa(1e3),
-            _size("layers", 12, "layers of the transformer", high=100),
+            _size("layers", 24, "layers of the transformer", high=60),
+            Parameter(
+                "noise", float, 5.0, "largest standard deviation of the label noise", 0.1, 100.0
+            ),
             _SEED,
         ),
     ),
@@ -224,6 +227,16 @@ CHAPTERS: dict[str, Chapter] = {
             _size("layers", 4, "layers of the model trained here", high=12),
             _size("steps", 600, "training steps, 512 prompts each", high=20_000, low=50),
             Parameter("noise", float, 0.0, "variance of the noise on the prompts", 0.0, 1.0),
+            _SEED,
+        ),
+    ),
+    "12_gallery": Chapter(
+        "Three real uses",
+        (
+            _size("landmarks", 200, "labelled digits", high=1000, low=20),
+            _size("n", 200_000, "examples in the file", high=20_000_000, low=1000),
+            _size("d", 40, "features of an example in the file", high=200, low=1),
+            _size("steps", 100, "training steps through the layer", high=10_000),
             _SEED,
         ),
     ),

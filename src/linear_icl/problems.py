@@ -526,7 +526,8 @@ def digits_labels(
     Returns
     -------
     problem : Completion
-        ``meta["labels"]`` are the digits of the queries.
+        ``meta["labels"]`` are the digits of the queries, ``meta["images"]`` their 8 × 8 pixels
+        in rows of 64.
 
     Examples
     --------
@@ -541,7 +542,8 @@ def digits_labels(
         _gaussian_kernel(landmarks, queries, gamma),
     )
     B, D = (np.eye(10)[:, labels[i]] for i in (0, 2))
-    return _observed(A, B, C, D, dtype, {"source": "digits", "gamma": gamma, "labels": labels[2]})
+    meta = {"source": "digits", "gamma": gamma, "labels": labels[2], "images": queries}
+    return _observed(A, B, C, D, dtype, meta)
 
 
 def digits_correct(problem: Completion, D: Any) -> int:
