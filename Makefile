@@ -20,8 +20,6 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 PYTEST  := $(BIN)/python -m pytest
-# No windows; not for notebooks, whose kernels bring a back end of their own.
-NO_WINDOWS := MPLBACKEND=agg
 heading  = @printf '\n\033[1m=== %s\033[0m\n' '$(1)'
 
 .DEFAULT_GOAL := help
@@ -97,12 +95,12 @@ types: $(STAMP) ## Check the types of the package
 
 unit: $(STAMP) ## Unit and property tests
 	$(call heading,Unit and property tests)
-	@$(NO_WINDOWS) $(PYTEST) -n $(WORKERS) tests --ignore tests/test_site.py --ignore tests/test_notebooks.py \
+	@$(PYTEST) -n $(WORKERS) tests --ignore tests/test_site.py --ignore tests/test_notebooks.py \
 	  --ignore tests/test_readme.py
 
 doctests: $(STAMP) ## The examples in the docstrings
 	$(call heading,Examples in the docstrings)
-	@$(NO_WINDOWS) $(PYTEST) -n $(WORKERS) --doctest-modules src
+	@$(PYTEST) -n $(WORKERS) --doctest-modules src
 
 readme: $(STAMP) ## The snippets of the README
 	$(call heading,Snippets of the README)
