@@ -34,7 +34,7 @@ def von_oswald(W_0: Any, step: float, n: int) -> Four:
 
     W_K = W_Q = diag(I, 0), W_V = [[0, 0], [W_0, −I]], W_P = (η/n) I on tokens (x; y): every label
     becomes y − ΔW x, where ΔW = (η/n) Σ_j (y_j − W_0 x_j) x_jᵀ is one step of gradient descent
-    on (1/2n) Σ_j |y_j − W x_j|². A query that enters as (x; −W_0 x) leaves as (x; −(W_0 + ΔW) x).
+    on (1/2n) Σ_j ‖y_j − W x_j‖². A query that enters as (x; −W_0 x) leaves as (x; −(W_0 + ΔW) x).
 
     Parameters
     ----------
