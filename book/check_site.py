@@ -32,6 +32,10 @@ LOADED = {
 }
 LOADED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "modulepreload", "manifest"}
 EXTERNAL = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
+# A directive or a role that was not understood stands in the text as it was written.
+MARKUP = re.compile(
+    r"\{(?:prf|cite|exercise|solution|bibliography|figure|numref|ref|eq|doc)[:}][^<]*"
+)
 IN_STYLE = re.compile(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""")
 
 
@@ -44,13 +48,15 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.anchors: set[str] = set()
         self.images_without_text: list[str] = []
-        self._in_style = False
+        self.markup: list[str] = []
+        self._open: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
-        self._in_style = tag == "style"
+        if tag in ("style", "script", "pre", "code"):
+            self._open.append(tag)
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
         if tag == "link" and LOADED_LINKS & set(values.get("rel", "").split()):
@@ -63,9 +69,15 @@ class Page(HTMLParser):
         if tag == "img" and not values.get("alt", "").strip():
             self.images_without_text.append(values.get("src", ""))
 
+    def handle_endtag(self, tag: str) -> None:
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+
     def handle_data(self, data: str) -> None:
-        if self._in_style:
+        if self._open == ["style"]:
             self.loads += _in_style(data)
+        elif "script" not in self._open:
+            self.markup += MARKUP.findall(data)
 
 
 def _in_style(text: str) -> list[str]:
@@ -94,6 +106,8 @@ def faults(site: Path) -> Iterator[str]:
             yield from (f"{name}: {fault}" for fault in _load_faults(address, file))
         for address in page.links:
             yield from (f"{name}: {fault}" for fault in _link_faults(address, file))
+        for text in page.markup:
+            yield f"{name}: {text[:60]!r} was not understood"
         for source in page.images_without_text:
             yield f"{name}: the image {source} has no alternative text"
     for file in sorted(site.rglob("*.css")):

@@ -48,6 +48,7 @@ def test_the_site_is_complete_without_a_network_and_every_link_leads_somewhere()
         ('<a href="none.html">', "leads nowhere"),
         ('<a href="#none">', "an anchor that is not there"),
         ('<a href="page.html#none">', "an anchor that is not there"),
+        ("<p>```{prf:theorem} of {cite:p}</p>", "not understood"),
     ],
 )
 def test_a_fault_of_a_page_is_found(tmp_path, html, fault):
@@ -63,6 +64,7 @@ def test_a_fault_of_a_page_is_found(tmp_path, html, fault):
         '<h1 id="a%20b"><a href="#a%20b">',
         '<img alt="a" src="data:image/png;base64,AA==">',
         '<link rel="canonical" href="https://elsewhere.example/">',
+        "<p><code>{cite:p}`key`</code> and <script>'{ref}'</script></p>",
     ],
 )
 def test_a_sound_page_has_no_fault(tmp_path, html):
