@@ -76,7 +76,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._open == ["style"]:
             self.loads += _in_style(data)
-        elif "script" not in self._open:
+        elif not self._open:
             self.markup += MARKUP.findall(data)
 
 
