@@ -84,7 +84,7 @@ def browser():
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
-        pytest.skip("no Chromium on this machine: the site was not tested in a browser")
+        pytest.skip(f"not tested in a browser: none of {', '.join(names)} is on the PATH")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
