@@ -54,7 +54,7 @@ def origin(report: dict[str, Any]) -> str:
 def side_by_side() -> list[str]:
     """Iterations, flops and seconds of every method to the same error."""
     report = read("side_by_side")
-    lines = ["## Everything side by side\n"]
+    lines = ["### Everything side by side\n"]
     lines.append(
         "Square prompts, $n = d$, two labels and two queries, log-uniform singular values. Every "
         "method was asked for a relative error of $10^{-8}$ in $D$; a dagger says that it stopped "
@@ -94,7 +94,7 @@ def tall() -> list[str]:
     header = ["κ(A)", "`lstsq` s", "Gram EAGLE s", "Cholesky s", "ratio"]
     header += ["EAGLE's difference", "Cholesky's difference"]
     return [
-        "## Tall data\n",
+        "### Tall data\n",
         "$d = 100$ features, $n = 400\\,000$ examples, double precision: seconds, the ratio of "
         "`numpy.linalg.lstsq` to EAGLE's Gram form, and how far the weights are from those of "
         "`lstsq`.\n",
@@ -108,7 +108,7 @@ def stream() -> list[str]:
     report = read("stream")
     row = report["rows"]
     return [
-        "## A file larger than the memory used\n",
+        "### A file larger than the memory used\n",
         f"{row['n']:,} examples of {row['d']} features in single precision, a file of "
         f"{row['file_bytes'] / 2**30:.2f} GiB, memory-mapped: {number(row['seconds_one_pass'])} s "
         f"for one pass, {number(row['seconds_with_refinement'])} s with refinement, with "
@@ -123,7 +123,7 @@ def batches() -> list[str]:
     names = list(report["rows"][0]["seconds"])
     rows = [[name, *(number(row["seconds"][name]) for row in report["rows"])] for name in names]
     header = ["seconds", *(f"{r['prompts']:,} of {r['n']} × {r['n']}" for r in report["rows"])]
-    return ["## Many prompts in one call\n", *table(header, rows), origin(report)]
+    return ["### Many prompts in one call\n", *table(header, rows), origin(report)]
 
 
 def schedules() -> list[str]:
@@ -147,7 +147,7 @@ def schedules() -> list[str]:
     header = ["n = d", "layer ms", "GEMM ms", "share of the GEMM rate"]
     header += ["singular values ms", "peak memory / A"]
     return [
-        "## The two schedules\n",
+        "### The two schedules\n",
         "Layers to $10^{-6}$, $n = d = 240$. Neither is told κ: both take it from the singular "
         "values that are computed once.\n",
         *table(["κ(A)", "Newton–Schulz", "minimax", "ratio"], rows),
