@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -36,16 +37,16 @@ NOISE = 5.0
 TEST_PROMPTS = 50_000
 TUNING_SEED, TEST_SEED = 10**6, 10**6 + 1
 # Depths trained without noise and with it.
-DEPTHS = {
-    "gd++": (range(1, 8), (1, 2, 4, 7)),
-    "diagonal": (range(1, 6), (1, 2, 4, 7)),
-    "full": (range(1, 4), (1, 2, 4)),
+DEPTHS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
+    "gd++": (range(1, 8), range(1, 8)),
+    "diagonal": (range(1, 5), range(1, 8)),
+    "full": ((1, 2), range(1, 5)),
 }
 # Free matrices have 60 times the numbers of the diagonal form and need more prompts.
 RECIPES = {
-    "gd++": {"iterations": 80, "prompts": 4096, "restarts": 12},
-    "diagonal": {"iterations": 120, "prompts": 4096, "restarts": 12},
-    "full": {"iterations": 150, "prompts": 8192, "restarts": 4},
+    "gd++": {"iterations": 300, "prompts": 8192, "restarts": 16},
+    "diagonal": {"iterations": 80, "prompts": 1536, "restarts": 4},
+    "full": {"iterations": 80, "prompts": 4096, "restarts": 2},
 }
 PUBLISHED = {
     "noiseless gd++, depth 1 to 7": [1.768, 0.341, 0.019, 9.9e-5, 1.1e-7, 2.4e-10, 2.7e-12],
@@ -78,7 +79,8 @@ def train_all() -> dict[str, ColumnTransformer]:
         if name in models and models[name].config == config:
             continue
         began = time.perf_counter()
-        models[name], losses = train_column(config)
+        shallower = models.get(f"{name[:-1]}{config.layers - 1}")
+        models[name], losses = train_column(config, shallower)
         spent = time.perf_counter() - began
         print(f"{name:<26} loss {min(losses):9.3e}  {spent:6.1f} s", flush=True)
         save_columns(models)

@@ -10,7 +10,10 @@ from linear_icl.transformers import attention, implicit_weights
 from linear_icl.transformers.column_model import (
     ColumnConfig,
     ColumnTransformer,
+    deepened,
     draw_regression,
+    eigenbasis,
+    gd_plus_plus_spectral,
     load_columns,
     noise_variance,
     ridge,
@@ -49,9 +52,26 @@ def test_training_lowers_the_error_and_a_seed_gives_the_same_run(kind):
         assert torch.equal(one, other)
 
 
+def test_gd_plus_plus_in_the_eigenbasis_is_the_model():
+    model = ColumnTransformer(ColumnConfig("gd++", d=3, n=8, layers=4, noise=1.0), start=1)
+    A, y, C, *_ = prompts(model.config)
+    spectral = gd_plus_plus_spectral(model.omega / 8, *eigenbasis(A, y, C))
+    torch.testing.assert_close(spectral, model(A, y, C))
+
+
 def test_a_second_layer_lowers_the_error_further():
-    one, two = (train_column(ColumnConfig("gd++", layers=n, **SMALL))[1] for n in (1, 2))
+    shallow, one = train_column(ColumnConfig("gd++", layers=1, **SMALL))
+    deep, two = train_column(ColumnConfig("gd++", layers=2, **SMALL), shallow)
+    assert deep.config.layers == 2
     assert min(two) < 0.5 * min(one)
+
+
+def test_a_deepened_model_repeats_one_layer():
+    model = ColumnTransformer(ColumnConfig("full", d=3, layers=2))
+    deep = deepened(model, 0)
+    assert [torch.equal(Q, model.Q[k]) for Q, k in zip(deep.Q, (0, 0, 1), strict=True)] == [
+        True
+    ] * 3
 
 
 def test_ridge_with_the_true_variance_beats_every_other_one():
