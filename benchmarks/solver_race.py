@@ -38,6 +38,7 @@ REPEATS = 9
 POINTS = 160  # stored of every curve, spread evenly on a logarithmic axis
 LIMIT = 30_000  # iterations of GD and CG: two seconds
 TARGET = 1e-8
+MEASURED = ("src/linear_icl/solvers", "src/linear_icl/problems.py", "src/linear_icl/_arrays.py")
 
 Callback = Callable[[Any], None]
 
@@ -119,11 +120,13 @@ def measure() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The commit that was measured; "+" where the package had been edited since."""
+    """The commit that was measured; "+" where what is measured had been edited since."""
     git = ["git", "-C", str(ROOT)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        edits = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src"], capture_output=True)
+        edits = subprocess.run(
+            [*git, "diff", "--quiet", "HEAD", "--", *MEASURED], capture_output=True
+        )
     except FileNotFoundError:
         return "unknown: git is not installed"
     return head.stdout.strip() + ("+" if edits.returncode else "")
