@@ -8,7 +8,7 @@ if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined
 
 // What scrolls inside its own box must be reachable by keyboard, and only what scrolls.
 function markScrollable() {
-  const boxes = ".bd-article pre, .bd-article .pst-scrollable-table-container, "
+  const boxes = ".bd-article pre, .bd-article .pst-scrollable-table-container, .bd-article .text_html, "
     + ".bd-article mjx-container[display='true']";
   for (const box of document.querySelectorAll(boxes)) {
     if (box.scrollWidth > box.clientWidth) {
