@@ -25,7 +25,9 @@ from torch import Tensor
 from linear_icl.transformers.column_model import (
     ColumnConfig,
     ColumnTransformer,
+    deepened,
     draw_regression,
+    embedded,
     load_columns,
     noise_variance,
     ridge,
@@ -39,13 +41,13 @@ TUNING_SEED, TEST_SEED = 10**6, 10**6 + 1
 # Depths trained without noise and with it.
 DEPTHS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "gd++": (range(1, 8), range(1, 8)),
-    "diagonal": (range(1, 5), range(1, 8)),
-    "full": ((1, 2), range(1, 5)),
+    "diagonal": (range(1, 6), range(1, 8)),
+    "full": (range(1, 4), (1, 2, 3, 4)),
 }
 # Free matrices have 60 times the numbers of the diagonal form and need more prompts.
 RECIPES = {
     "gd++": {"iterations": 300, "prompts": 8192, "restarts": 16},
-    "diagonal": {"iterations": 80, "prompts": 1536, "restarts": 4},
+    "diagonal": {"iterations": 100, "prompts": 3072, "restarts": 4},
     "full": {"iterations": 80, "prompts": 4096, "restarts": 2},
 }
 PUBLISHED = {
@@ -80,7 +82,10 @@ def train_all() -> dict[str, ColumnTransformer]:
             continue
         began = time.perf_counter()
         shallower = models.get(f"{name[:-1]}{config.layers - 1}")
-        models[name], losses = train_column(config, shallower)
+        starts = [deepened(shallower, k) for k in range(config.layers - 1)] if shallower else []
+        if config.kind != "gd++" and config.x == "gaussian":
+            starts.append(embedded(models[name.replace(config.kind, "gd++")], config.kind))
+        models[name], losses = train_column(config, starts)
         spent = time.perf_counter() - began
         print(f"{name:<26} loss {min(losses):9.3e}  {spent:6.1f} s", flush=True)
         save_columns(models)
@@ -190,6 +195,8 @@ def main() -> None:
     models = load_columns()
     report = {
         "what": "mean squared error on fresh prompts, d = 10",
+        # One gradient step at its best leaves d (1 − n/(n + d + 1)) = 3.548; published is 1.768.
+        "published_unit": "half the mean squared error",
         "recipes": RECIPES,
         "test_prompts": TEST_PROMPTS,
         "one_layer": one_layer_and_one_step(models["full-uniform-depth1"]),

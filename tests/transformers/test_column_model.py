@@ -13,6 +13,7 @@ from linear_icl.transformers.column_model import (
     deepened,
     draw_regression,
     eigenbasis,
+    embedded,
     gd_plus_plus_spectral,
     load_columns,
     noise_variance,
@@ -61,9 +62,18 @@ def test_gd_plus_plus_in_the_eigenbasis_is_the_model():
 
 def test_a_second_layer_lowers_the_error_further():
     shallow, one = train_column(ColumnConfig("gd++", layers=1, **SMALL))
-    deep, two = train_column(ColumnConfig("gd++", layers=2, **SMALL), shallow)
+    deep, two = train_column(ColumnConfig("gd++", layers=2, **SMALL), [deepened(shallow, 0)])
     assert deep.config.layers == 2
     assert min(two) < 0.5 * min(one)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_gd_plus_plus_is_contained_in_the_other_kinds(kind):
+    model = ColumnTransformer(ColumnConfig("gd++", d=3, n=8, layers=2))
+    A, y, C, *_ = prompts(model.config)
+    torch.testing.assert_close(embedded(model, kind)(A, y, C), model(A, y, C))
+    with pytest.raises(ValueError, match=r"only GD\+\+"):
+        embedded(embedded(model, kind), "full")
 
 
 def test_a_deepened_model_repeats_one_layer():

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -212,8 +213,23 @@ def deepened(model: ColumnTransformer, copied: int) -> ColumnTransformer:
     return found
 
 
+def embedded(model: ColumnTransformer, kind: Kind) -> ColumnTransformer:
+    """GD++ as diagonal or full weights, which contain it: a start for those."""
+    if model.config.kind != "gd++":
+        raise ValueError(f"only GD++ is contained in the other kinds, got {model.config.kind!r}")
+    found = ColumnTransformer(dataclasses.replace(model.config, kind=kind))
+    with torch.no_grad():
+        if kind == "full":
+            found.Q.copy_(torch.as_tensor(np.stack([Q[0] for Q, _ in model.pairs()])))
+            P = np.stack([P[0] for _, P in model.pairs()])
+            found.P.copy_(model.config.n * torch.as_tensor(P))
+        else:
+            found.omega.copy_(model.config.n * model.omegas())
+    return found
+
+
 def train_column(
-    config: ColumnConfig, shallower: ColumnTransformer | None = None
+    config: ColumnConfig, starts: Sequence[ColumnTransformer] = ()
 ) -> tuple[ColumnTransformer, list[float]]:
     """Train by L-BFGS on one drawn set of prompts; return the model and its course of losses.
 
@@ -225,8 +241,9 @@ def train_column(
     ----------
     config : ColumnConfig
         Model, prompts and recipe.
-    shallower : ColumnTransformer, optional
-        A trained model with one layer less, whose :func:`deepened` forms join the random starts.
+    starts : sequence of ColumnTransformer, optional
+        Join the random starts: such as the :func:`deepened` forms of a model with one layer less,
+        and GD++ :func:`embedded` in a kind that contains it.
     """
     generator = torch.Generator().manual_seed(config.seed + 1)
     A, y, C, t, sigma = draw_regression(config, config.prompts, generator)
@@ -267,12 +284,17 @@ def train_column(
     # Starts are compared on few prompts: the error has many local minima, and most are poor.
     few, every = slice(0, 512), slice(None)
     models = [ColumnTransformer(config, start) for start in range(config.restarts)]
-    if shallower is not None:
-        models += [deepened(shallower, layer) for layer in range(shallower.config.layers)]
+    models += [_copied(start, config) for start in starts]
     iterations = min(30, config.iterations)
     reached = [min(minimise(model, iterations, few), default=np.inf) for model in models]
     best = models[int(np.argmin(reached))]
     return best, minimise(best, config.iterations, every)
+
+
+def _copied(start: ColumnTransformer, config: ColumnConfig) -> ColumnTransformer:
+    model = ColumnTransformer(config)
+    model.load_state_dict(start.state_dict())
+    return model
 
 
 def ridge(A: Tensor, y: Tensor, C: Tensor, variance: Tensor | float) -> Tensor:
