@@ -120,6 +120,8 @@ class Tab:
         self.context = browser.new_context(
             viewport={"width": width, "height": 800}, reduced_motion="reduce"
         )
+        # A busy machine is no fault of the page.
+        self.context.set_default_timeout(120_000)
         self.context.add_init_script(
             f"try {{ if (!localStorage.mode) {{ localStorage.mode = '{theme}';"
             f" localStorage.theme = '{theme}' }} }} catch (denied) {{}}"
