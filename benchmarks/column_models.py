@@ -36,19 +36,19 @@ from linear_icl.transformers.column_model import (
 )
 
 NOISE = 5.0
-TEST_PROMPTS = 50_000
+TEST_PROMPTS = 20_000
 TUNING_SEED, TEST_SEED = 10**6, 10**6 + 1
 # Depths trained without noise and with it.
 DEPTHS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "gd++": (range(1, 8), range(1, 8)),
-    "diagonal": (range(1, 6), range(1, 8)),
-    "full": (range(1, 4), (1, 2, 3, 4)),
+    "diagonal": (range(1, 6), range(1, 5)),
+    "full": (range(1, 3), range(1, 5)),
 }
 # Free matrices have 60 times the numbers of the diagonal form and need more prompts.
 RECIPES = {
     "gd++": {"iterations": 300, "prompts": 8192, "restarts": 16},
     "diagonal": {"iterations": 100, "prompts": 3072, "restarts": 4},
-    "full": {"iterations": 80, "prompts": 4096, "restarts": 2},
+    "full": {"iterations": 60, "prompts": 3072, "restarts": 1},
 }
 PUBLISHED = {
     "noiseless gd++, depth 1 to 7": [1.768, 0.341, 0.019, 9.9e-5, 1.1e-7, 2.4e-10, 2.7e-12],

@@ -28,7 +28,6 @@ VARIANTS: dict[str, dict] = {
     "N(0, 0.2²)": {"scale": 0.2},
     "rate 3e-3, falling": {"rate": 3e-3},
     "rank 8": {"rank": 8},
-    "rank 18": {"rank": 18},
 }
 
 
