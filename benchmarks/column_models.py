@@ -60,11 +60,14 @@ PUBLISHED = {
 
 def configurations() -> dict[str, ColumnConfig]:
     """Every model by name, the quick ones first."""
-    found = {"full-uniform-depth1": ColumnConfig("full", n=10, x="uniform", layers=1)}
+    one_layer = ColumnConfig("full", n=10, x="uniform", layers=1, prompts=32768, restarts=2)
+    found = {"full-uniform-depth1": one_layer}
     for kind, (noiseless_depths, noisy_depths) in DEPTHS.items():
         recipe = RECIPES[kind]
         for depth in noiseless_depths:
-            found[f"{kind}-depth{depth}"] = ColumnConfig(kind, layers=depth, **recipe)
+            # Rare badly conditioned prompts decide the error of deep stacks: they must be seen.
+            many = {"prompts": 32768} if kind == "gd++" and depth > 5 else {}
+            found[f"{kind}-depth{depth}"] = ColumnConfig(kind, layers=depth, **{**recipe, **many})
         for depth in noisy_depths:
             name = f"{kind}-noise5-depth{depth}"
             found[name] = ColumnConfig(kind, layers=depth, noise=NOISE, **recipe)

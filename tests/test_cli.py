@@ -186,13 +186,13 @@ def test_an_interrupted_run_ends_with_130_and_writes_nothing(notebooks, tmp_path
         stderr=subprocess.PIPE,
     ) as process:
         try:
-            while process.poll() is None and not list(tmp_path.glob("linear-icl-*/kernel.json")):
+            while process.poll() is None and not (tmp_path / "asleep").exists():
                 time.sleep(0.1)
-            time.sleep(1.5)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
         finally:
             process.kill()
+    (tmp_path / "asleep").unlink()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,7 @@ OTHER_VALUES = {
     "02_normal_equations": {"d": 12, "n": 30, "kappa": 1e3, "seed": 3},
     "03_gradient_descent": {"d": 12, "n": 30, "kappa": 20.0, "rtol": 1e-6, "seed": 3},
     "04_conjugate_gradient": {"d": 30, "n": 50, "kappa": 1e2, "rtol": 1e-6, "seed": 3},
-    "05_gd_plus_plus": {"d": 10, "n": 24, "kappa": 1e2, "layers": 8, "seed": 3},
+    "05_gd_plus_plus": {"d": 10, "n": 24, "kappa": 1e2, "layers": 8, "noise": 2.0, "seed": 3},
     "06_eagle": {
         "d": 60,
         "n": 80,
