@@ -65,9 +65,7 @@ def configurations() -> dict[str, ColumnConfig]:
     for kind, (noiseless_depths, noisy_depths) in DEPTHS.items():
         recipe = RECIPES[kind]
         for depth in noiseless_depths:
-            # Rare badly conditioned prompts decide the error of deep stacks: they must be seen.
-            many = {"prompts": 32768} if kind == "gd++" and depth > 5 else {}
-            found[f"{kind}-depth{depth}"] = ColumnConfig(kind, layers=depth, **{**recipe, **many})
+            found[f"{kind}-depth{depth}"] = ColumnConfig(kind, layers=depth, **recipe)
         for depth in noisy_depths:
             name = f"{kind}-noise5-depth{depth}"
             found[name] = ColumnConfig(kind, layers=depth, noise=NOISE, **recipe)
