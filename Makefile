@@ -8,9 +8,6 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/installed
 HTML    := _build/html
 PORT    ?= 8000
-# On Linux the usual torch brings gigabytes of CUDA libraries, of which the book needs none.
-# Empty: install the usual one.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Processes of pytest at a time, and threads of linear algebra in each.
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
@@ -43,12 +40,7 @@ $(STAMP): requirements.txt pyproject.toml
 	  echo 'This Python cannot create environments. On Debian: apt-get install python3-venv' >&2; \
 	  exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@if [ "$$(uname -s)" = Linux ] && [ -n '$(TORCH_INDEX)' ]; then \
-	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps --retries 0 --timeout 15 \
-	    --index-url '$(TORCH_INDEX)' "$$(grep '^torch==' requirements.txt)" 2> /dev/null \
-	  || echo 'The small torch for CPUs cannot be reached: the usual one follows.'; fi
-	@PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check \
-	  -r requirements.txt 2>&1 | grep --line-buffered -v '^Requirement already satisfied'
+	@PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
 	@touch $@
 
 # ---- The book ----------------------------------------------------------------------------------
