@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,25 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def provenance(threads: int) -> dict[str, Any]:
+def provenance(threads: int, measured: Sequence[str] = ("src",)) -> dict[str, Any]:
     """Date, commit, machine, versions and threads of a measurement."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        "commit": commit(measured),
         "machine": chapters.machine(),
         "versions": chapters.versions(),
         "threads": threads,
     }
 
 
-def commit() -> str:
-    """The commit that was measured; "+" where the package had been edited since."""
+def commit(measured: Sequence[str]) -> str:
+    """The commit that was measured; "+" where what is measured had been edited since."""
     git = ["git", "-C", str(ROOT)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        edits = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src"], capture_output=True)
+        edits = subprocess.run(
+            [*git, "diff", "--quiet", "HEAD", "--", *measured], capture_output=True
+        )
     except FileNotFoundError:
         return "unknown: git is not installed"
     return head.stdout.strip() + ("+" if edits.returncode else "")

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from provenance import provenance
 from threadpoolctl import threadpool_limits
 
 from linear_icl import chapters, files, plotting, problems, solvers, theory
@@ -110,26 +109,9 @@ def measure() -> dict[str, Any]:
         "target": TARGET,
         "seconds": f"CPU seconds of one thread, median of {REPEATS} runs, set-up included",
         "repeats": REPEATS,
-        "threads": THREADS,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "machine": chapters.machine(),
-        "versions": chapters.versions(),
+        **provenance(THREADS, MEASURED),
         "methods": methods,
     }
-
-
-def _commit() -> str:
-    """The commit that was measured; "+" where what is measured had been edited since."""
-    git = ["git", "-C", str(ROOT)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        edits = subprocess.run(
-            [*git, "diff", "--quiet", "HEAD", "--", *MEASURED], capture_output=True
-        )
-    except FileNotFoundError:
-        return "unknown: git is not installed"
-    return head.stdout.strip() + ("+" if edits.returncode else "")
 
 
 # ---------------------------------------------------------------------------------------------
