@@ -1,6 +1,6 @@
 """Train every shipped model: three regimes, several seeds; skips what is done, resumes the rest.
 
-python benchmarks/train_all.py runs [--workers 2] [--only distributed]
+python benchmarks/train_all.py runs [--workers 2] [--only unconstrained rank_limited]
 python benchmarks/train_all.py runs --ship [--partial]
 
 Long: about 2 h 45 min of one core. Each worker trains one model at a time on one thread. Stop it
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--only", choices=list(REGIMES))
+    parser.add_argument("--only", nargs="+", choices=list(REGIMES), default=list(REGIMES))
     parser.add_argument("--one", nargs=3, metavar=("REGIME", "SEED", "NOISE"))
     parser.add_argument("--ship", action="store_true", help="copy finished runs to the package")
     parser.add_argument("--partial", action="store_true", help="with --ship: unfinished ones too")
@@ -96,7 +96,7 @@ def main() -> None:
         folder = arguments.out / name(regime, int(seed), float(noise))
         train_one(str(folder), regime, int(seed), float(noise))
         return
-    waiting = [r for r in RUNS if arguments.only in (None, r[0])]
+    waiting = [r for r in RUNS if r[0] in arguments.only]
     waiting = [r for r in waiting if not finished(arguments.out / name(*r))]
     running: dict[subprocess.Popen, tuple] = {}
     failed = []
