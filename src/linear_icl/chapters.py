@@ -580,6 +580,8 @@ def _papermill(notebook: Any, parameters: dict[str, Any], progress: Any) -> Any:
 
     with tempfile.TemporaryDirectory(prefix="linear-icl-", ignore_cleanup_errors=True) as folder:
         config = Config()
+        # A kernel is interrupted before it is shut down, and at times reports that as an error.
+        config.NotebookClient.extra_arguments = ["--IPKernelApp.log_level=CRITICAL"]
         if os.name == "posix":
             # Sockets in a private folder: no port to lose to another kernel, no open door.
             config.KernelManager.transport = "ipc"
