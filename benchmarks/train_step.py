@@ -26,21 +26,21 @@ BATCH, ROUNDS, STEPS = 1024, 9, 5
 
 
 def plain_layer(Z: Tensor, layer: Attention) -> Tensor:
-    """Z + Σ_h ((Z W_Q)(Z W_K)ᵀ ⊙ M) Z W_V W_Pᵀ as it stands; Z is (batch, machines, rows, N)."""
+    """Z + Σ_h ((Z W_Q)(Z W_K)ᵀ ⊙ M) Z W_V W_Pᵀ as it stands; Z is (batch, rows, machines N)."""
     config = layer.config
-    mask = torch.zeros(Z.shape[-2])
+    mask = torch.zeros(Z.shape[1])
     mask[: config.d] = 1
     if config.regime != "distributed":
-        mixed = Z.squeeze(1)
+        mixed = Z
         for W_Q, W_K, W_V, W_P in zip(layer.W_Q, layer.W_K, layer.W_V, layer.W_P, strict=True):
-            X = Z.squeeze(1)
-            scores = ((X @ W_Q) @ (X @ W_K).mT) * mask
-            mixed = mixed + scores @ (X @ W_V) @ W_P.mT
-        return mixed[:, None]
+            scores = ((Z @ W_Q) @ (Z @ W_K).mT) * mask
+            mixed = mixed + scores @ (Z @ W_V) @ W_P.mT
+        return mixed
     W_P = layer.W_P.unflatten(1, (config.machines, -1))  # (from, to, N, width)
-    scores = ((Z @ layer.W_Q[0]) @ (Z @ layer.W_K[0]).mT) * mask
-    heads = scores @ (Z @ layer.W_V[0])
-    return Z + torch.einsum("bmrv,mnkv->bnrk", heads, W_P)
+    X = Z.unflatten(-1, (config.machines, -1)).transpose(1, 2)
+    scores = ((X @ layer.W_Q[0]) @ (X @ layer.W_K[0]).mT) * mask
+    heads = scores @ (X @ layer.W_V[0])
+    return Z + torch.einsum("bmrv,mnkv->brnk", heads, W_P).flatten(-2)
 
 
 def plain_prediction(model: LinearTransformer, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
@@ -63,8 +63,7 @@ def gradients(
 def flops(config: ModelConfig) -> int:
     """Multiplications and additions of a step's matrix products at least needed, forward and back.
 
-    Per layer and machine: scores of all rows against the d keys, and their products with the
-    values, at the cheapest order of the regime; three times that for forward and backward.
+    Per layer, at the cheapest order of the regime, and three times that for forward and backward.
     """
     rows, width, d = config.d + config.d_out, config.columns, config.d
     total = 0
@@ -73,15 +72,13 @@ def flops(config: ModelConfig) -> int:
         tokens, out = (config.d_out, config.n_query) if last else (rows, width)
         if config.rank is not None:
             r, v = config.rank, config.rank + config.n_query
-            scores = tokens * width * r + d * width * r + tokens * r * d
-            values = d * width * v + tokens * d * v + tokens * v * out
+            total += d * width * (r + v) + d * r * v + tokens * (width * r + r * v + v * out)
         elif config.regime == "distributed":
-            scores = tokens * width * width + tokens * width * d
-            values = d * width * width + tokens * d * width + tokens * width * out * config.machines
+            total += width * width * d + 2 * tokens * width * width
+            total += tokens * width * out * config.machines
         else:
-            scores = tokens * width * width + tokens * width * d
-            values = d * width * out + tokens * d * out
-        total += scores + values
+            total += tokens * width * width + tokens * width * d + d * width * out
+            total += tokens * d * out
     return 3 * 2 * total * config.machines * config.heads * BATCH
 
 

@@ -37,8 +37,8 @@ def test_a_layer_is_row_attention_with_its_four_matrices(name):
     Z = model.states(A, B, C)
     for layer, before, after in zip(model.layers, Z, Z[1:], strict=False):
         weights = layer.W_Q, layer.W_K, layer.W_V, layer.W_P
-        added = attention.row_attention(before[:, 0], *weights, config.d)
-        torch.testing.assert_close(after[:, 0], before[:, 0] + added)
+        added = attention.row_attention(before, *weights, config.d)
+        torch.testing.assert_close(after, before + added)
 
 
 def test_a_distributed_layer_is_row_attention_on_all_blocks_with_one_head_a_machine():
@@ -55,10 +55,9 @@ def test_a_distributed_layer_is_row_attention_on_all_blocks_with_one_head_a_mach
             for W, shared in zip(head, (layer.W_Q, layer.W_K, layer.W_V), strict=True):
                 W[own] = shared[0]
             heads.append((*head, layer.W_P[mu]))
-        joint = torch.cat(list(before.movedim(1, 0)), dim=-1)
         weights = [torch.stack(parts) for parts in zip(*heads, strict=True)]
-        expected = joint + attention.row_attention(joint, *weights, config.d)
-        torch.testing.assert_close(torch.cat(list(after.movedim(1, 0)), dim=-1), expected)
+        expected = before + attention.row_attention(before, *weights, config.d)
+        torch.testing.assert_close(after, expected)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -68,8 +67,8 @@ def test_the_prediction_has_the_shape_of_d_and_is_minus_the_mean_copy(name):
     A, B, C = prompts(config)
     D = model(A, B, C)
     assert D.shape == (5, config.d_out, config.n_query)
-    last = model.states(A, B, C)[-1]
-    torch.testing.assert_close(D, -last[:, :, config.d :, -config.n_query :].mean(dim=1))
+    last = model.states(A, B, C)[-1][:, config.d :].unflatten(-1, (config.machines, -1))
+    torch.testing.assert_close(D, -last[..., -config.n_query :].mean(dim=-2))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -84,12 +83,13 @@ def test_the_tokens_hold_the_blocks_of_every_machine_and_a_copy_of_the_query():
     config = CONFIGS["distributed"]
     A, B, C = prompts(config)
     Z = model_of(config).tokens(A, B, C)
-    assert Z.shape == (5, 3, 6, 4)
+    assert Z.shape == (5, 6, 3 * 4)
     for mu in range(3):
-        torch.testing.assert_close(Z[:, mu, :4, :2], A[:, :, 2 * mu : 2 * mu + 2])
-        torch.testing.assert_close(Z[:, mu, 4:, :2], B[:, :, 2 * mu : 2 * mu + 2])
-        torch.testing.assert_close(Z[:, mu, :4, 2:], C)
-        assert not Z[:, mu, 4:, 2:].any()
+        X = Z[:, :, 4 * mu : 4 * mu + 4]
+        torch.testing.assert_close(X[:, :4, :2], A[:, :, 2 * mu : 2 * mu + 2])
+        torch.testing.assert_close(X[:, 4:, :2], B[:, :, 2 * mu : 2 * mu + 2])
+        torch.testing.assert_close(X[:, :4, 2:], C)
+        assert not X[:, 4:, 2:].any()
 
 
 def test_blocks_of_another_shape_are_refused():

@@ -71,11 +71,18 @@ class ModelConfig:
 class Attention(nn.Module):
     """One row-token layer: Z ← Z + Σ_h ((Z W_Q)(Z W_K)ᵀ ⊙ M) Z W_V W_Pᵀ.
 
-    Tokens are the rows of the prompt. The mask M lets only the first d of them, the rows of
-    [A C], act as keys and values, so they alone are multiplied by W_K and W_V. In the
-    distributed model head μ reads block μ through W_Q, W_K, W_V shared by all machines, and its
-    W_P writes to all M blocks: that is what is sent.
+    Tokens are the rows of the prompt. The mask M lets only the first d of them, the rows
+    K = [A C], act as keys and values. Without a softmax the products may be taken in any order:
+    Z W_QK (KᵀK) W_VP, with W_QK = W_Q W_Kᵀ and W_VP = W_V W_Pᵀ formed once for the whole batch
+    and KᵀK once for all heads. Narrow factors would save operations, not time.
+
+    In the distributed model head μ reads block μ of K alone, so KᵀK is masked to its diagonal
+    blocks; W_Q, W_K, W_V are shared by all machines, and head μ's W_P writes to all M blocks:
+    that is what is sent.
     """
+
+    blocks: Tensor
+    queries: Tensor
 
     def __init__(self, config: ModelConfig, scale: float) -> None:
         super().__init__()
@@ -92,40 +99,39 @@ class Attention(nn.Module):
         self.W_V = weights(config.heads, width, vp)
         outputs = config.heads if config.regime != "distributed" else machines
         self.W_P = weights(outputs, machines * width, vp)
+        self.register_buffer(
+            "blocks", torch.block_diag(*[torch.ones(width, width)] * machines), persistent=False
+        )
+        queries = torch.arange(machines * width).unflatten(0, (machines, width))
+        self.register_buffer("queries", queries[:, -config.n_query :].flatten(), persistent=False)
+
+    def merged(self) -> tuple[Tensor, Tensor]:
+        """W_QK and W_VP of every head, (heads, M columns, M columns)."""
+        W_QK, W_VP = self.W_Q @ self.W_K.mT, self.W_V @ self.W_P.mT
+        if self.config.regime == "distributed":
+            # Head μ reads block μ: one matrix for all of them, and W_VP stacked by source.
+            W_QK = torch.block_diag(*[W_QK[0]] * self.config.machines)[None]
+            W_VP = W_VP.flatten(0, 1)[None]
+        return W_QK, W_VP
 
     def forward(self, Z: Tensor, *, last: bool = False) -> Tensor:
-        """Z of shape (batch, machines, d + d', columns) → the same shape.
+        """Z = [X_1 … X_M] of shape (batch, d + d', M columns) → the same shape.
 
-        With ``last`` only the block D is computed and returned, (batch, machines, d', n'): the
-        last layer's other blocks are read by nobody.
+        With ``last`` only the copies of D are computed and returned, (batch, d', M n'): the last
+        layer's other blocks are read by nobody.
         """
-        config = self.config
-        keys = Z[:, :, : config.d]
-        tokens = Z[:, :, config.d :] if last else Z
-        columns = slice(-config.n_query, None) if last else slice(None)
-        W_P = self.W_P.unflatten(1, (config.machines, -1))[:, :, columns].flatten(1, 2)
-        update = tokens[..., columns]
-        for head in range(config.heads):
-            W_Q, W_K, W_V = self.W_Q[head], self.W_K[head], self.W_V[head]
-            if config.rank is None:
-                # As wide as a token: W_Q W_Kᵀ once for the whole batch, not once a prompt.
-                scores = (tokens @ (W_Q @ W_K.mT)) @ keys.mT
-            else:
-                scores = (tokens @ W_Q) @ (keys @ W_K).mT
-            if config.regime == "distributed":
-                update = update + self._sent(scores @ (keys @ W_V), W_P)
-            elif config.rank is None:
-                update = update + scores @ (keys @ (W_V @ W_P[head].mT))
-            else:
-                update = update + (scores @ (keys @ W_V)) @ W_P[head].mT
+        keys = Z[:, : self.config.d]
+        tokens = Z[:, self.config.d :] if last else Z
+        gram = keys.mT @ keys
+        if self.config.regime == "distributed":
+            gram = gram * self.blocks
+        W_QK, W_VP = self.merged()
+        if last:
+            W_VP = W_VP[..., self.queries]
+        update = tokens[..., self.queries] if last else tokens
+        for head in range(len(W_QK)):
+            update = update + ((tokens @ W_QK[head]) @ gram) @ W_VP[head]
         return update
-
-    def _sent(self, mixed: Tensor, W_P: Tensor) -> Tensor:
-        """Every head's output to every machine, in one product: [H_1 … H_M] [W_P1 … W_PM]ᵀ."""
-        batch, machines, rows, _ = mixed.shape
-        joint = mixed.transpose(1, 2).reshape(batch, rows, -1)
-        outputs = joint @ W_P.mT.reshape(joint.shape[-1], -1)
-        return outputs.reshape(batch, rows, machines, -1).transpose(1, 2).contiguous()
 
 
 class LinearTransformer(nn.Module):
@@ -153,7 +159,7 @@ class LinearTransformer(nn.Module):
         self.layers = nn.ModuleList(Attention(config, scale) for _ in range(config.layers))
 
     def tokens(self, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-        """Z = [X_1 … X_M] with X_μ = [[A_μ, C], [B_μ, 0]], shape (batch, M, d + d', columns)."""
+        """Z = [X_1 … X_M] with X_μ = [[A_μ, C], [B_μ, 0]], shape (batch, d + d', M columns)."""
         config = self.config
         expected = (config.d, config.n), (config.d_out, config.n), (config.d, config.n_query)
         given = tuple(tuple(block.shape[-2:]) for block in (A, B, C))
@@ -162,10 +168,10 @@ class LinearTransformer(nn.Module):
                 f"A, B, C must have the shapes {expected} after the batch, got {given}"
             )
         machines = config.machines
-        examples = torch.cat([A, B], dim=-2).unflatten(-1, (machines, -1)).movedim(-2, 1)
+        examples = torch.cat([A, B], dim=-2).unflatten(-1, (machines, -1))
         query = torch.cat([C, C.new_zeros(*C.shape[:-2], config.d_out, config.n_query)], dim=-2)
-        examples = examples.contiguous()
-        return torch.cat([examples, query.unsqueeze(1).expand(-1, machines, -1, -1)], dim=-1)
+        copies = query.unsqueeze(-2).expand(-1, -1, machines, -1)
+        return torch.cat([examples, copies], dim=-1).flatten(-2)
 
     def states(self, A: Tensor, B: Tensor, C: Tensor) -> list[Tensor]:
         """The tokens before the first layer and after each one."""
@@ -176,7 +182,8 @@ class LinearTransformer(nn.Module):
 
     def prediction(self, Z: Tensor) -> Tensor:
         """−D, averaged over the machines' copies: attention moves D with the sign of C."""
-        return -Z[:, :, self.config.d :, -self.config.n_query :].mean(dim=1)
+        copies = Z[:, self.config.d :].unflatten(-1, (self.config.machines, -1))
+        return -copies[..., -self.config.n_query :].mean(dim=-2)
 
     def forward(self, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
         """Blocks of shape (batch, ·, ·) → the completed block D, (batch, d', n')."""
@@ -184,4 +191,4 @@ class LinearTransformer(nn.Module):
         *layers, last = self.layers
         for layer in layers:
             Z = layer(Z)
-        return -last(Z, last=True).mean(dim=1)
+        return -last(Z, last=True).unflatten(-1, (self.config.machines, -1)).mean(dim=-2)
