@@ -69,6 +69,34 @@ class Completion:
         return _relative_error(D, self.D_star)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DistributedCompletion(Completion):
+    """A prompt whose examples lie on M machines; A and B are what all of them hold together.
+
+    Everything else is as in :class:`Completion`, so a pooled solver takes it as it is.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Examples on each machine, n_μ, at least one.
+    alpha : float
+        Diversity index of the blocks, see :func:`linear_icl.theory.diversity_index`.
+    kappa_max : float
+        Largest condition number of a block; ``kappa`` is that of the pooled A.
+    """
+
+    sizes: tuple[int, ...]
+    alpha: float
+    kappa_max: float
+
+    @property
+    def parts(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """What each machine holds, (A_μ, B_μ) of shapes (d, n_μ) and (d', n_μ): views."""
+        cuts = np.cumsum(self.sizes)[:-1]
+        blocks = (np.split(pooled, cuts, axis=-1) for pooled in (self.A, self.B))
+        return list(zip(*blocks, strict=True))
+
+
 @dataclass(frozen=True, eq=False)
 class Regression:
     """Linear regression with scalar labels, as in-context learning poses it.
@@ -308,6 +336,173 @@ def regression(
     B = B + sigma[..., None, None] * rng.normal(size=B.shape)
     A, B, C, D, W = (a.astype(dtype) for a in (A, B, C, D, W))
     return Regression(A, B, C, D, W, sigma if batch else float(sigma))
+
+
+def distributed(
+    d: int,
+    n: int,
+    d_out: int = 1,
+    n_query: int = 1,
+    *,
+    machines: int,
+    alpha: float,
+    kappa: float,
+    rank: int | None = None,
+    noise: float = 0.0,
+    rng: Any = 0,
+) -> DistributedCompletion:
+    r"""Generate a prompt cut over M machines, with prescribed diversity index and conditioning.
+
+    Every block has the same rank r, largest singular value 1, smallest positive one 1/κ, the
+    others log-uniform between, and singular vectors that are Haar distributed in its range.
+    C lies in the joint range, with queries of about unit length, B = W* A + noise and D = W* C.
+
+    **Which α exist.** If one range misses a direction of the joint range, the average projector
+    is at most 1 − 1/M along it: α is 1, or at most 1 − 1/M. (One machine: α = 1. Blocks that all
+    have d independent examples: α = 1.) All of these values are made, from groups of M
+    dimensions in which the M ranges are
+
+    - k = 1: one vector each, every two at the same angle, when α ≤ 1/M. With cosine c, M − 1
+      eigenvalues are (1 − c)/M and one is (1 + (M − 1)c)/M;
+    - k = M − 1: the hyperplanes orthogonal to such vectors, when α > 1/M, or d has no room for
+      k = 1. One eigenvalue is 1 − (1 + (M − 1)c)/M, and M − 1 are 1 − (1 − c)/M.
+
+    There are as many groups as r and d admit. Their smallest eigenvalues are log-spaced from α
+    to k/M, so that the conditioned problem has a spread spectrum, not two or three eigenvalues
+    that any Krylov method finishes in as many steps. Directions of a range that fill no group are
+    common to all machines.
+
+    Parameters
+    ----------
+    d, n, d_out, n_query : int
+        Features, examples on all machines together, outputs (d') and queries (n').
+    machines : int
+        M. Each gets n/M examples; if M does not divide n, the first n mod M get one more.
+    alpha : float
+        Diversity index: 1, or in (0, 1 − 1/M], which needs d ≥ M.
+    kappa : float
+        Condition number of every block.
+    rank : int, optional
+        Rank r of every block. None: the largest for α = 1, otherwise such that the groups fill
+        as much of the d dimensions as n/M examples a machine can.
+    noise : float
+        Variance of the Gaussian noise on every entry of B. ``W_star`` and ``D_star`` are those
+        before noise.
+    rng : int, Generator or None
+        As in ``numpy.random.default_rng``.
+
+    Returns
+    -------
+    problem : DistributedCompletion
+        ``problem.parts`` are the machines' (A_μ, B_μ). ``meta`` has the rank of the pooled A and
+        ``block_rank``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument and what is allowed.
+
+    References
+    ----------
+    Lutz et al. (NeurIPS 2025), sections 4 and 5.
+
+    Examples
+    --------
+    >>> problem = distributed(d=12, n=24, machines=3, alpha=0.1, kappa=100.0)
+    >>> [A.shape for A, B in problem.parts]
+    [(12, 8), (12, 8), (12, 8)]
+    >>> round(theory.diversity_index([A for A, B in problem.parts]), 12)
+    0.1
+    >>> [round(theory.condition_number(A), 6) for A, B in problem.parts]
+    [100.0, 100.0, 100.0]
+    """
+    d, n, machines = _count("d", d), _count("n", n), _count("machines", machines)
+    d_out, n_query = _count("d_out", d_out), _count("n_query", n_query)
+    noise = _number("noise", noise, 0.0)
+    if n < machines:
+        raise ValueError(f"n must be at least one example a machine, {machines}; got {n}")
+    sizes = tuple(len(part) for part in np.array_split(np.arange(n), machines))
+    rank, k, groups = _layout(d, sizes[-1], machines, alpha, rank)
+    kappa = _kappa(kappa, rank, np.dtype("float64"), "distributed") or 1.0
+    rng = np.random.default_rng(rng)
+    ranges = _ranges(machines, float(alpha), rank, k, groups)
+    joint = ranges.shape[1]
+    basis = _orthonormal((), d, joint, rng)
+    blocks = []
+    for within, size in zip(ranges, sizes, strict=True):
+        U = basis @ within @ _orthonormal((), rank, rank, rng)
+        sigma = _spectrum("log-uniform", rank, kappa, (), rng)
+        blocks.append((U * sigma) @ _orthonormal((), size, rank, rng).T)
+    A = np.concatenate(blocks, axis=1)
+    W = rng.normal(size=(d_out, joint)) @ basis.T
+    C = basis @ rng.normal(size=(joint, n_query)) / np.sqrt(joint)
+    B, D = W @ A, W @ C
+    if noise:
+        B = B + np.sqrt(noise) * rng.normal(size=B.shape)
+    pooled = np.linalg.svd(A, compute_uv=False)
+    return DistributedCompletion(
+        A,
+        B,
+        C,
+        D,
+        D,
+        W,
+        float(pooled[0] / pooled[joint - 1]),
+        {"source": "distributed", "noise": noise, "rank": joint, "block_rank": rank},
+        sizes=sizes,
+        alpha=float(alpha),
+        kappa_max=kappa,
+    )
+
+
+def _layout(
+    d: int, n_least: int, machines: int, alpha: float, rank: int | None
+) -> tuple[int, int, int]:
+    """The rank of a block, how many of a group's M dimensions it has, the number of groups."""
+    alpha = _number("alpha", alpha, 0.0, exclusive=True)
+    if alpha != 1 and alpha > (1 - 1 / machines) * (1 + 1e-15):
+        raise ValueError(
+            f"alpha must be 1, or in (0, 1 - 1/{machines}] for {machines} machines: a direction "
+            f"that one of them misses has at most that share; got {alpha:g}"
+        )
+    if rank is not None and _count("rank", rank) > min(d, n_least):
+        raise ValueError(
+            f"rank must be at most min(d, n // machines) = {min(d, n_least)}, got {rank}"
+        )
+    if alpha == 1:
+        return min(d, n_least) if rank is None else rank, 1, 0
+    for k in (1, machines - 1) if alpha <= 1 / machines else (machines - 1,):
+        block_rank = min(n_least, d * k // machines) if rank is None else rank
+        groups = min(block_rank // k, (d - block_rank) // (machines - k))
+        if groups > 0:
+            return block_rank, k, groups
+    given = "" if rank is None else f", rank = {rank}"
+    raise ValueError(
+        f"alpha = {alpha:g} cannot be made with d = {d}, {machines} machines and {n_least} "
+        f"examples on the smallest{given}. A block needs rank r >= {k} and d >= r + {machines - k}"
+        + (f", or r >= 1 and d >= r + {machines - 1}" if alpha <= 1 / machines else "")
+    )
+
+
+def _ranges(machines: int, alpha: float, rank: int, k: int, groups: int) -> np.ndarray:
+    """Orthonormal bases of the ranges, in coordinates of their sum: (M, joint rank, rank)."""
+    common = rank - groups * k
+    ranges = np.zeros((machines, groups * machines + common, rank))
+    for g, least in enumerate(np.geomspace(alpha, k / machines, groups)):
+        rows, columns = slice(g * machines, (g + 1) * machines), slice(g * k, (g + 1) * k)
+        ranges[:, rows, columns] = _equiangular(machines, least, k)
+    ranges[:, groups * machines :, groups * k :] = np.eye(common)
+    return ranges
+
+
+def _equiangular(machines: int, alpha: float, k: int) -> np.ndarray:
+    """M lines (k = 1) or hyperplanes (k = M − 1) in R^M whose average projector is ≥ α."""
+    one_minus_c = machines * alpha / k
+    largest = max(machines - (machines - 1) * one_minus_c, 0.0)  # 1 + (M − 1)c
+    # The symmetric root of the vectors' Gram matrix (1 − c) I + c 11ᵀ holds them as rows.
+    shift = (np.sqrt(largest) - np.sqrt(one_minus_c)) / machines
+    lines = (np.sqrt(one_minus_c) * np.eye(machines) + shift)[:, :, None]
+    return lines if k == 1 else np.linalg.qr(lines, mode="complete")[0][:, :, 1:]
 
 
 def _low_rank(
