@@ -40,9 +40,12 @@ def train_one(folder: str, regime: str, seed: int, noise: float) -> None:
     import torch
 
     from linear_icl.transformers.model import ModelConfig
-    from linear_icl.transformers.training import TrainingConfig, train
+    from linear_icl.transformers.training import CHECKPOINTS, TrainingConfig, read_manifest, train
 
     torch.set_num_threads(1)
+    begun = CHECKPOINTS / Path(folder).name
+    if not Path(folder).exists() and begun.exists() and "state" in read_manifest(begun)["files"]:
+        shutil.copytree(begun, folder)
     model = ModelConfig(regime=regime, **REGIMES[regime])
     train(TrainingConfig(model=model, seed=seed, steps=STEPS, noise=noise), folder, resume=True)
 
@@ -57,7 +60,8 @@ def finished(folder: Path) -> bool:
 def ship(out: Path, partial: bool) -> None:
     """Copy weights and manifest of every finished run into the package, without Adam's state.
 
-    With ``partial`` also the last checkpoint of runs under way; the manifest says their steps.
+    With ``partial`` also the last checkpoint of runs under way, with Adam's state, from which
+    ``train_one`` goes on; the manifest says how many steps they have.
     """
     from linear_icl.transformers import training
 
@@ -69,10 +73,14 @@ def ship(out: Path, partial: bool) -> None:
             continue
         training.load(folder)  # refuses what is damaged
         manifest = training.read_manifest(folder)
-        weights = manifest["files"].pop("weights")
-        manifest["files"] = {"weights": {**weights, "name": "weights.safetensors"}}
+        files = manifest["files"]
+        if finished(folder):
+            del files["state"]
+            (target / "state.safetensors").unlink(missing_ok=True)
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / weights["name"], target / "weights.safetensors")
+        for kind, entry in files.items():
+            shutil.copyfile(folder / entry["name"], target / f"{kind}.safetensors")
+            entry["name"] = f"{kind}.safetensors"
         (target / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         training.load(target)
         print("shipped:", name(*run), f"({manifest['step']} steps)")

@@ -351,7 +351,7 @@ def _write_checkpoint(
     }
     _write_whole(out / "manifest.json", json.dumps(manifest, indent=1).encode())
     kept = {entry["name"] for entry in files.values()}
-    for path in out.glob("*-*.safetensors"):
+    for path in out.glob("*.safetensors"):
         if path.name not in kept:
             path.unlink()
 
