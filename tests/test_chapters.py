@@ -481,3 +481,13 @@ def test_a_parameters_cell_is_printed_for_authors(executed, capsys):
     assert _maintenance.main(["cell", "1"], executed) == 0
     assert capsys.readouterr().out == chapters.parameters_cell(NAME) + "\n"
     assert _maintenance.main(["cell", "99"], executed) == 1
+
+
+def test_measurements_are_read_with_where_and_when_they_were_made():
+    found = chapters.measurements("column_models")
+    assert {"date", "commit", "machine", "versions", "threads"} <= found.keys()
+
+
+def test_measurements_that_are_not_there_are_named_with_those_that_are():
+    with pytest.raises(FileNotFoundError, match=r"'nothing' in .*: .*column_models"):
+        chapters.measurements("nothing")

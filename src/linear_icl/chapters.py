@@ -447,6 +447,34 @@ def notebooks_folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "notebooks"
 
 
+def measurements(name: str) -> dict[str, Any]:
+    """Return what a script in ``benchmarks`` measured, as committed with its provenance.
+
+    Parameters
+    ----------
+    name : str
+        The file in ``benchmarks/results``, without ``.json``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file; the message names those that there are.
+
+    Examples
+    --------
+    >>> measurements("column_models")["test_prompts"]
+    20000
+    """
+    package = Path(__file__).resolve().parent
+    installed = package / "_results"
+    folder = installed if installed.is_dir() else package.parents[1] / "benchmarks" / "results"
+    file = folder / f"{name}.json"
+    if not file.is_file():
+        known = ", ".join(sorted(other.stem for other in folder.glob("*.json"))) or "none"
+        raise FileNotFoundError(f"there are no measurements {name!r} in {folder}; found: {known}")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def _notebook_file(chapter: str, folder: Path | None) -> Path:
     file = (notebooks_folder() if folder is None else Path(folder)) / f"{chapter}.ipynb"
     if not file.is_file():
