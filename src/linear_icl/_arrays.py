@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,15 @@ from scipy.sparse import issparse
 Array = Any  # a NumPy array or a torch tensor
 
 
-def as_arrays(*, check_finite: bool = True, **named: Any) -> tuple[Any, ...]:
+def as_arrays(
+    *, check_finite: bool = True, optional: Sequence[str] = (), **named: Any
+) -> tuple[Any, ...]:
     """Check the named arrays and bring them to one namespace and one floating dtype.
 
     Accepts NumPy arrays, torch tensors (not both at once) and nested sequences of numbers;
-    ``None`` passes through. Integers become float64. ``check_finite=False`` leaves the look for
+    Integers become float64.
+    The arrays named in ``optional`` may be None, which passes through.
+    ``check_finite=False`` leaves the look for
     non-finite entries to a caller who goes through the data anyway. Returns the namespace first,
     then the arrays in the order given.
 
@@ -27,6 +33,9 @@ def as_arrays(*, check_finite: bool = True, **named: Any) -> tuple[Any, ...]:
     ValueError
         A non-finite entry, or arrays on different devices.
     """
+    for name, value in named.items():
+        if value is None and name not in optional:
+            raise TypeError(f"{name} is None; an array is expected")
     given = {name: _one_array(name, value) for name, value in named.items() if value is not None}
     torch_names = [name for name, a in given.items() if is_torch_array(a)]
     if torch_names and len(torch_names) < len(given):
@@ -61,8 +70,8 @@ def _one_array(name: str, value: Any) -> Array:
         )
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array; fill or drop the masked entries first")
-    if not is_array_api_obj(value):
-        try:
+    if not is_array_api_obj(value) or isinstance(value, np.ndarray):
+        try:  # of a subclass such as np.matrix, whose operators mean something else, the array
             value = np.asarray(value)
         except ValueError as error:
             raise ValueError(f"{name} is not a rectangular array of numbers: {error}") from None
@@ -130,28 +139,41 @@ def broadcast_start(name: str, a: Array, shape: tuple[int, ...]) -> Array:
 
 def check_number(name: str, value: Any, *, above: float = 0.0, strictly: bool = True) -> float:
     """A finite real number above (or, not strictly, at) a bound, as a float."""
-    try:
-        number = math.nan if isinstance(value, (str, bool)) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = _as_real(value)
     if not (math.isfinite(number) and (number > above or (number == above and not strictly))):
         sign = ">" if strictly else ">="
         raise ValueError(f"{name} must be a finite number {sign} {above:g}, got {value!r}")
     return number
 
 
-def check_tolerances(rtol: float, atol: float, maxiter: int | None, rcond: float | None) -> None:
-    """Refuse tolerances and limits that make no sense."""
+def _as_real(value: Any) -> float:
+    """A real number as a float; NaN for everything else, arrays of one number included."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def check_tolerances(
+    rtol: float,
+    atol: float,
+    maxiter: int | None,
+    rcond: float | None,
+    callback: Callable[[Array], None] | None = None,
+) -> None:
+    """Refuse tolerances, limits and callbacks that make no sense."""
     check_number("rtol", rtol, strictly=False)
     check_number("atol", atol, strictly=False)
     if rtol == 0 and atol == 0:
         raise ValueError("rtol and atol are both 0; at least one must be positive")
-    if maxiter is not None and (
-        isinstance(maxiter, bool) or int(maxiter) != maxiter or maxiter < 0
-    ):
+    if maxiter is not None and not (_as_real(maxiter) >= 0 and maxiter % 1 == 0):
         raise ValueError(f"maxiter must be a whole number >= 0 or None, got {maxiter!r}")
-    if rcond is not None and not 0 <= rcond < 1:
+    if rcond is not None and not 0 <= _as_real(rcond) < 1:
         raise ValueError(f"rcond must lie in [0, 1) or be None, got {rcond!r}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be a function or None, got {callback!r}")
 
 
 def transpose(a: Array) -> Array:

@@ -208,6 +208,66 @@ def test_shapes_and_kinds_are_checked():
         solvers.cgls(np.eye(2), np.ones((1, 2)), W0=np.ones((2, 2)))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "error", "word"),
+    [
+        ("A", scipy.sparse.csr_array([[1j, 0], [0, 1]]), TypeError, "complex128"),
+        ("A", aslinearoperator(1j * np.eye(2)), TypeError, "complex128"),
+        ("A", scipy.sparse.csr_array([[np.nan, 0], [0, 1]]), ValueError, "NaN"),
+        ("A", aslinearoperator(np.ones((2, 3))), ValueError, "square"),
+        (
+            "A",
+            LinearOperator((2, 2), matvec=lambda v: np.ones(3), dtype=float),
+            ValueError,
+            "failed",
+        ),
+        ("A", lambda v: np.ones(3), ValueError, "(2,)"),
+        ("A", lambda v: [1.0, 2.0], TypeError, "list"),
+        ("A", lambda v: v + 0j, TypeError, "complex128"),
+        ("A", None, TypeError, "NoneType"),
+        ("b", None, TypeError, "None"),
+        ("M", 1j * np.eye(2), TypeError, "complex128"),
+        ("M", np.eye(2, dtype=np.float16), TypeError, "float16"),
+        ("M", np.ma.masked_less(np.eye(2), 1), TypeError, "masked"),
+        ("M", [[1, 2], [3]], ValueError, "rectangular"),
+        ("M", [[np.inf, 0], [0, 1]], ValueError, "infinite"),
+        ("M", np.ones((5, 2, 2)), ValueError, "(5, 2, 2)"),
+        ("x0", [np.nan, 0], ValueError, "NaN"),
+    ],
+)
+def test_whatever_does_not_fit_is_named(name, value, error, word):
+    given = {"A": np.eye(2), "b": np.ones(2)} | {name: value}
+    with pytest.raises(error, match=rf"^{name}\b") as caught:
+        solvers.conjugate_gradient(given.pop("A"), given.pop("b"), **given)
+    assert word in str(caught.value)
+
+
+def test_scipy_matrices_multiply_neither_tensors_nor_batches():
+    S = scipy.sparse.eye_array(2).tocsr()
+    with pytest.raises(TypeError, match="b is a torch tensor"):
+        solvers.conjugate_gradient(S, torch.ones(2))
+    with pytest.raises(ValueError, match=r"b must be .*two-dimensional.*\(3, 2, 1\)"):
+        solvers.conjugate_gradient(S, np.ones((3, 2, 1)))
+    with pytest.raises(ValueError, match=r"B must be .*two-dimensional.*\(3, 1, 2\)"):
+        solvers.cgls(S, np.ones((3, 1, 2)))
+    with pytest.raises(ValueError, match="b must have 2 rows"):
+        solvers.conjugate_gradient(S, np.ones(3))
+
+
+@pytest.mark.parametrize("solve", [solvers.conjugate_gradient, solvers.cgls])
+def test_an_operator_that_yields_nan_ends_in_a_breakdown_with_a_finite_answer(solve):
+    calls = []
+
+    def product(v):
+        calls.append(v)
+        return v * (2.0 if len(calls) < 3 else np.nan)
+
+    operator = LinearOperator((2, 2), matvec=product, rmatvec=product, dtype=float)
+    result = solve(operator, np.array([1.0, 3.0]), rtol=1e-300)
+    assert not result.converged
+    assert np.isfinite(result.W if result.x is None else result.x).all()
+
+
 def test_the_callback_sees_every_iterate_in_the_callers_shape():
     seen = []
     operator = LinearOperator((2, 2), matvec=lambda v: np.array([2.0, 3.0]) * v.ravel())

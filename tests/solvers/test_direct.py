@@ -108,6 +108,43 @@ def test_numpy_and_torch_are_not_mixed():
         solvers.eagle(torch.eye(2), np.ones((1, 2)))
 
 
+def test_a_missing_block_is_named():
+    for blocks, name in (((None, [1]), "A"), (([[1]], None), "B"), (([[1]], [[1]], None), "C")):
+        solve = solvers.nystrom if len(blocks) == 3 else solvers.least_squares
+        with pytest.raises(TypeError, match=f"^{name} is None"):
+            solve(*blocks)
+
+
+def test_a_numpy_matrix_is_taken_as_an_array():
+    A = np.array([[2.0, 1.0], [0.0, 1.0]])
+    W = solvers.least_squares(A.view(np.matrix), np.ones((1, 2)).view(np.matrix)).W
+    assert type(W) is np.ndarray
+    np.testing.assert_allclose(W @ A, np.ones((1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("maxiter", "x"),
+        ("maxiter", float("nan")),
+        ("maxiter", float("inf")),
+        ("maxiter", [1]),
+        ("maxiter", 2.5),
+        ("maxiter", True),
+        ("rcond", "x"),
+        ("rcond", [0.1]),
+        ("rcond", torch.tensor(0.1)),
+        ("rtol", 10**400),
+        ("rtol", torch.tensor(0.1)),
+        ("gamma", np.array([1.0, 2.0])),
+        ("callback", 3),
+    ],
+)
+def test_options_of_a_wrong_kind_are_named(option, value):
+    with pytest.raises((TypeError, ValueError), match=f"^{option} must"):
+        solvers.gd_plus_plus([[1.0]], [[1.0]], **{option: value})
+
+
 def test_integers_are_promoted_and_lists_join_a_tensor():
     assert solvers.nystrom([[2, 0], [0, 1]], [[2, 1]], [[1], [1]]).D.dtype == np.float64
     result = solvers.nystrom(torch.eye(2, dtype=torch.float64), [[2.0, 1.0]], [[1.0], [1.0]])

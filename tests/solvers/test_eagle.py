@@ -281,6 +281,29 @@ def test_bad_values_are_named(changes, message):
         solvers.eagle(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"C": None}, "^C is None"),
+        ({"B": [2, 1]}, "^B must be a matrix"),
+        ({"D": [[0, 0]]}, "^D must have shape"),
+        ({"S": [1.0, 2.0]}, "^S must have shape"),
+        ({"S": 1.0}, "^S must have shape"),
+    ],
+)
+def test_the_printed_update_names_the_block_that_does_not_fit(changes, message):
+    blocks = {"A": [[2, 0], [0, 1]], "B": [[2, 1]], "C": [[1], [1]], "D": [[0]]} | changes
+    with pytest.raises((TypeError, ValueError), match=message):
+        solvers.eagle_update(**blocks)
+
+
+@pytest.mark.parametrize("solve", [solvers.eagle, solvers.gd_plus_plus])
+def test_a_step_of_any_size_diverges_without_a_warning(solve):
+    result = solve([[2, 0], [0, 1]], [[2, 1]], gamma=1e300)
+    assert not result.converged
+    assert np.isfinite(result.W).all()
+
+
 def test_a_sketch_of_orthonormal_columns_keeps_the_invariant_of_consistent_data():
     rng = np.random.default_rng(3)
     A = with_singular_values(np.geomspace(1, 0.1, 6), 6, 12, rng)

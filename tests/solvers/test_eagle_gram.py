@@ -91,6 +91,11 @@ def test_non_finite_entries_are_found_on_the_way(name):
         solvers.eagle(**blocks, form="gram")
 
 
+def test_a_query_of_another_kind_is_named():
+    with pytest.raises(TypeError, match="A is a NumPy array but C is a torch tensor"):
+        solvers.eagle(np.eye(2), np.eye(2), torch.eye(2, dtype=torch.float64), form="gram")
+
+
 def test_options_that_do_not_go_together_are_refused():
     A, B, _ = prompt(3, 50, 2.0)
     with pytest.raises(ValueError, match="callback"):

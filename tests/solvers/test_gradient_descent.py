@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from matrices import prompt, relative_error
 
 from linear_icl import solvers
@@ -49,6 +50,11 @@ def test_zero_start_leads_to_the_least_norm_solution_and_others_do_not():
     assert started.converged
     assert relative_error(started.W, expected) > 1e-2
     np.testing.assert_allclose(started.W @ A, B, atol=1e-9)
+
+
+def test_a_start_of_another_kind_is_named():
+    with pytest.raises(TypeError, match="but W0 is a torch tensor"):
+        solvers.gradient_descent(np.eye(2), np.eye(2), W0=torch.eye(2))
 
 
 def test_a_step_must_be_positive():

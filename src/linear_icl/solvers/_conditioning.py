@@ -45,6 +45,7 @@ class Layers(Protocol):
         """The whole prediction, through the projector on range(A)."""
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what diverges is found, and gets its status
 def condition(
     layers: Callable[[Array, Array, Array | None], Layers],
     A: Any,
@@ -65,7 +66,7 @@ def condition(
 
     ``eta=None`` takes the minimax step of each layer and member.
     """
-    check_tolerances(rtol, atol, maxiter, rcond)
+    check_tolerances(rtol, atol, maxiter, rcond, callback)
     if eta is not None:
         check_number("eta", eta)
     check_number("gamma", gamma)
@@ -91,8 +92,7 @@ def condition(
         lacking = spectrum.lacking(gamma)[..., None]
         steps = spectrum.minimax_eta() if eta is None else np.full(prompt.batch, eta)
         norm = like(spectrum.step(steps)[..., None, None], state.A)
-        with np.errstate(over="ignore", invalid="ignore"):
-            increment = state.step(like(steps[..., None, None], state.A), gamma, norm)
+        increment = state.step(like(steps[..., None, None], state.A), gamma, norm)
         size = norms(increment, axis)
         members.stop(~np.isfinite(size), Status.BREAKDOWN)
         members.count_step()

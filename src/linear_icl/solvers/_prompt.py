@@ -61,7 +61,7 @@ class Prompt:
         shape = (*self.batch, self.B.shape[-2], self.d)
         if W0 is None:
             return self.xp.zeros(shape, dtype=self.A.dtype, device=self.A.device)
-        xp, W0 = as_arrays(W0=W0)
+        xp, _, W0 = as_arrays(A=self.A, W0=W0)
         W0 = W0[None, :] if self.vector_labels and W0.ndim == 1 else W0
         W0 = broadcast_start("W0", xp.astype(W0, self.A.dtype), shape)
         return W0 * like(self.scale_a, W0) / like(self.scale_b, W0)
@@ -73,7 +73,7 @@ def prepare(A: Any, B: Any, C: Any = None) -> Prompt:
     B of shape (n,) is a single row of labels and C of shape (d,) a single query; the results
     then lose that axis.
     """
-    xp, A, B, C = as_arrays(A=A, B=B, C=C)
+    xp, A, B, C = as_arrays(A=A, B=B, C=C, optional=("C",))
     check_shapes(A, B, C)
     vector_labels, vector_query = B.ndim == 1, C is not None and C.ndim == 1
     if vector_labels and (A.ndim > 2 or (C is not None and C.ndim > 2)):

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj
-from scipy.sparse import issparse
-from scipy.sparse.linalg import LinearOperator
 
 from linear_icl._arrays import (
     Array,
@@ -24,8 +22,14 @@ from linear_icl._arrays import (
 )
 from linear_icl.results import SolveResult, Status
 from linear_icl.solvers._members import Members
-
-Product = Callable[[Array], Array]
+from linear_icl.solvers._operators import (
+    check_scipy,
+    divided,
+    is_dense,
+    is_scipy,
+    left_product,
+    right_products,
+)
 
 
 def conjugate_gradient(
@@ -92,64 +96,54 @@ def conjugate_gradient(
     >>> solvers.conjugate_gradient([[4.0, 1.0], [1.0, 3.0]], [1.0, 2.0]).x.round(6)
     array([0.090909, 0.636364])
     """
-    check_tolerances(rtol, atol, maxiter, None)
-    dense = is_array_api_obj(A) or isinstance(A, (list, tuple))
+    check_tolerances(rtol, atol, maxiter, None, callback)
+    dense, dense_M = is_dense("A", A), M is not None and is_dense("M", M)
+    xp, A_entries, b, x0, M_entries = as_arrays(
+        A=A if dense else None,
+        b=b,
+        x0=x0,
+        M=M if dense_M else None,
+        optional=("x0", *(() if dense else ("A",)), *(() if dense_M else ("M",))),
+    )
+    A, M = A_entries if dense else A, M_entries if dense_M else M
     if dense:
-        xp, A, b, x0 = as_arrays(A=A, b=b, x0=x0)
         _check_symmetric(xp, A)
-    else:
-        xp, b, x0 = as_arrays(b=b, x0=x0)
     vector = b.ndim == 1
-    b = b[:, None] if vector else b
-    if b.ndim < 2:
-        raise ValueError(f"b must have shape (d,) or (…, d, k), got {tuple(b.shape)}")
-    if dense and A.shape[-1] != b.shape[-2]:
-        raise ValueError(
-            f"b must have {A.shape[-1]} rows to go with A of shape {tuple(A.shape)}, "
-            f"got shape {tuple(b[..., 0].shape if vector else b.shape)}"
-        )
-    if dense:
-        batch = np.broadcast_shapes(tuple(A.shape[:-2]), tuple(b.shape[:-2]))
-        b = xp.broadcast_to(b, (*batch, *b.shape[-2:]))
+    b = _right_hand_sides(A, b)
     d = b.shape[-2]
-    apply_A = _product(A, "A", d, vector)
-    apply_M = (lambda r: r) if M is None else _product(M, "M", d, vector)
+    for name, matrix in (("A", A), ("M", M)):
+        if is_scipy(matrix):
+            check_scipy(name, matrix, "b", b)
+    if M is not None and hasattr(M, "shape"):
+        _check_preconditioner(M, b)
+    apply_A = left_product(A, "A", vector)
+    apply_M = (lambda r: r) if M is None else left_product(M, "M", vector)
 
     scale = power_of_two_scale(b, axes=(-2,))
     unit = like(scale, b)
     b = b / unit
     x = _start(xp, x0, b, unit, vector)
     size_b = norms(b, axis=-2)
-    target = np.maximum(rtol * size_b, atol / scale[..., 0, :])
-    relative = np.where(size_b > 0, size_b, 1.0)
     members = Members((*b.shape[:-2], b.shape[-1]))
-    limit = 10 * d if maxiter is None else maxiter
+    stopping = _Stopping(
+        members,
+        target=np.maximum(rtol * size_b, atol / scale[..., 0, :]),
+        whole=size_b,
+        limit=10 * d if maxiter is None else maxiter,
+        axis=-2,
+    )
 
-    r = b - apply_A(x)
-    z = apply_M(r)
-    p, rz = z, _dot(r, z)
-    verified = np.full(members.running.shape, np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
+        r = b - apply_A(x)
+        z = apply_M(r)
+        p, rz = z, _dot(r, z)
         while True:
-            size = norms(r, axis=-2)
-            members.record(size / relative)
-            out_of_steps = members.iterations.max(initial=0) == limit
-            claimed = members.running & ((size <= target) | out_of_steps)
-            if claimed.any():
-                true_r = b - apply_A(x)
-                true_size = norms(true_r, axis=-2)
-                members.correct(true_size / relative, claimed)
-                members.stop(claimed & (true_size <= target), Status.CONVERGED)
-                if out_of_steps:
-                    break
-                members.stop(claimed & ~(true_size < 0.5 * verified), Status.STAGNATED)
-                verified = np.where(claimed, true_size, verified)
-                again = claimed & members.running
-                if again.any():  # the recursion has drifted: go on from the true residual
-                    mask = xp.asarray(again[..., None, :], device=b.device)
-                    r = xp.where(mask, true_r, r)
-                    z = apply_M(r)
-                    p, rz = xp.where(mask, z, p), _dot(r, z)
+            (r,), again = stopping.verified((r,), lambda: (b - apply_A(x),))  # noqa: B023
+            if stopping.over():
+                break
+            if again.any():
+                z = apply_M(r)
+                p, rz = Members.keep_where(again, z, p, axis=-2), _dot(r, z)
             _stop_indefinite(members, rz)
             if not members.running.any():
                 break
@@ -225,50 +219,40 @@ def cgls(
     >>> solvers.cgls([[2, 0], [0, 1]], [[2, 1]]).W.round(6)
     array([[1., 1.]])
     """
-    check_tolerances(rtol, atol, maxiter, None)
+    check_tolerances(rtol, atol, maxiter, None, callback)
     A, B, W, vector = _regression(A, B, W0)
-    times_A, times_At = _right_products(A)
+    times_A, times_At = right_products(A)
     xp = array_namespace(B)
     scale = power_of_two_scale(B, axes=(-1,))
     B = B / like(scale, B)
     # ‖BAᵀ‖ stands for the size of A, which an operator does not tell.
     size_a = power_of_two_scale(times_At(B))
-    times_A, times_At = _divided(times_A, size_a), _divided(times_At, size_a)
+    times_A, times_At = divided(times_A, size_a), divided(times_At, size_a)
     unit = like(scale / size_a, B)
     W = W / unit
     start = norms(times_At(B), axis=-1)
-    target = np.maximum(rtol * start, atol / (scale * size_a)[..., 0])
-    relative = np.where(start > 0, start, 1.0)
     members = Members(tuple(B.shape[:-1]))
-    limit = 10 * min(A.shape[-2:]) if maxiter is None else maxiter
+    stopping = _Stopping(
+        members,
+        target=np.maximum(rtol * start, atol / (scale * size_a)[..., 0]),
+        whole=start,
+        limit=10 * min(A.shape[-2:]) if maxiter is None else maxiter,
+        axis=-1,
+    )
 
-    R = B - times_A(W)
-    S = times_At(R)
-    P, size2 = S, _dot(S, S, axis=-1)
-    verified = np.full(members.running.shape, np.inf)
+    def residuals(W: Array) -> tuple[Array, Array]:
+        R = B - times_A(W)
+        return R, times_At(R)
+
     with np.errstate(over="ignore", invalid="ignore"):
+        R, S = residuals(W)
+        P, size2 = S, _dot(S, S, axis=-1)
         while True:
-            size = norms(S, axis=-1)
-            members.record(size / relative)
-            out_of_steps = members.iterations.max(initial=0) == limit
-            claimed = members.running & ((size <= target) | out_of_steps)
-            if claimed.any():
-                true_R = B - times_A(W)
-                true_S = times_At(true_R)
-                true_size = norms(true_S, axis=-1)
-                members.correct(true_size / relative, claimed)
-                members.stop(claimed & (true_size <= target), Status.CONVERGED)
-                if out_of_steps:
-                    break
-                members.stop(claimed & ~(true_size < 0.5 * verified), Status.STAGNATED)
-                verified = np.where(claimed, true_size, verified)
-                again = claimed & members.running
-                if again.any():
-                    mask = xp.asarray(again[..., None], device=B.device)
-                    R, S = xp.where(mask, true_R, R), xp.where(mask, true_S, S)
-                    P, size2 = xp.where(mask, S, P), _dot(S, S, axis=-1)
-            if not members.running.any():
+            (R, S), again = stopping.verified((R, S), lambda: residuals(W))  # noqa: B023
+            if stopping.over():
                 break
+            if again.any():
+                P, size2 = Members.keep_where(again, S, P, axis=-1), _dot(S, S, axis=-1)
             Q = times_A(P)
             QQ = _dot(Q, Q, axis=-1)
             members.stop(~(to_numpy(QQ)[..., 0] > 0), Status.BREAKDOWN)
@@ -286,6 +270,55 @@ def cgls(
                 callback((W * unit)[0] if vector else W * unit)
     W = W * unit
     return members.result(W=W[0] if vector else W, raise_on_failure=raise_on_failure)
+
+
+class _Stopping:
+    """The recursion's residual may only claim convergence; the true one decides.
+
+    ``target`` is the size to reach and ``whole`` what sizes are recorded relative to, both of
+    the shape of ``members``; a right-hand side lies along ``axis``.
+    """
+
+    def __init__(
+        self, members: Members, *, target: np.ndarray, whole: np.ndarray, limit: int, axis: int
+    ) -> None:
+        self.members, self.target, self.limit, self.axis = members, target, limit, axis
+        self.relative = np.where(whole > 0, whole, 1.0)
+        self.least = np.full(target.shape, np.inf)
+
+    def verified(
+        self, carried: tuple[Array, ...], computed: Callable[[], tuple[Array, ...]]
+    ) -> tuple[tuple[Array, ...], np.ndarray]:
+        """The residuals, and where they have been replaced by the true ones.
+
+        The last of ``carried`` and of ``computed()`` is the one that is measured. Where a claim
+        proves wrong, the iteration goes on from the true residuals, unless the claim before was
+        as far off.
+        """
+        members, nowhere = self.members, np.zeros(self.target.shape, dtype=bool)
+        size = norms(carried[-1], self.axis)
+        members.record(size / self.relative)
+        claimed = members.running & ((size <= self.target) | self._out_of_steps())
+        if not claimed.any():
+            return carried, nowhere
+        true = computed()
+        size = norms(true[-1], self.axis)
+        members.correct(size / self.relative, claimed)
+        members.stop(claimed & (size <= self.target), Status.CONVERGED)
+        if self._out_of_steps():
+            return carried, nowhere
+        members.stop(claimed & ~(size < 0.5 * self.least), Status.STAGNATED)
+        self.least = np.where(claimed, size, self.least)
+        again = claimed & members.running
+        pairs = zip(true, carried, strict=True)
+        return tuple(Members.keep_where(again, t, c, self.axis) for t, c in pairs), again
+
+    def over(self) -> bool:
+        """True when nothing runs any more, or the iteration limit is reached."""
+        return self._out_of_steps() or not self.members.running.any()
+
+    def _out_of_steps(self) -> bool:
+        return bool(self.members.iterations.max(initial=0) == self.limit)
 
 
 def _dot(u: Array, v: Array, axis: int = -2) -> Array:
@@ -321,20 +354,31 @@ def _check_symmetric(xp: Any, A: Array) -> None:
         )
 
 
-def _product(A: Any, name: str, d: int, vector: bool) -> Product:
-    """v ↦ A v for a matrix in any of the accepted forms, v of shape (…, d, k)."""
-    if isinstance(A, (list, tuple)):
-        A = np.asarray(A, dtype=float)
-    if is_array_api_obj(A) or issparse(A) or isinstance(A, LinearOperator):
-        if tuple(A.shape[-2:]) != (d, d):
-            raise ValueError(f"{name} must have shape (…, {d}, {d}), got {tuple(A.shape)}")
-        return lambda v: A @ v
-    if not callable(A):
-        raise TypeError(
-            f"{name} must be an array, a SciPy sparse matrix, a LinearOperator or a callable, "
-            f"got {type(A).__name__}"
+def _right_hand_sides(A: Any, b: Array) -> Array:
+    """b as (…, d, k), held against A where A has a shape."""
+    given = tuple(b.shape)
+    b = b[:, None] if b.ndim == 1 else b
+    if b.ndim < 2:
+        raise ValueError(f"b must have shape (d,) or (…, d, k), got {given}")
+    if not hasattr(A, "shape"):
+        return b
+    if A.shape[-2] != A.shape[-1]:
+        raise ValueError(f"A must be square, got shape {tuple(A.shape)}")
+    if A.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"b must have {A.shape[-1]} rows to go with A of shape {tuple(A.shape)}, "
+            f"got shape {given}"
         )
-    return lambda v: A(v[..., 0])[..., None] if vector else A(v)
+    xp = array_namespace(b)
+    batch, _ = broadcast_batch(xp, A=A, b=b) if is_array_api_obj(A) else (tuple(b.shape[:-2]), [])
+    return xp.broadcast_to(b, (*batch, *b.shape[-2:]))
+
+
+def _check_preconditioner(M: Any, b: Array) -> None:
+    d, batch = b.shape[-2], tuple(b.shape[:-2])
+    lead = tuple(M.shape[:-2])
+    if tuple(M.shape[-2:]) != (d, d) or lead != batch[len(batch) - len(lead) :]:
+        raise ValueError(f"M must have shape ({d}, {d}), or {(*batch, d, d)}, got {tuple(M.shape)}")
 
 
 def _start(xp: Any, x0: Any, b: Array, unit: Array, vector: bool) -> Array:
@@ -346,11 +390,11 @@ def _start(xp: Any, x0: Any, b: Array, unit: Array, vector: bool) -> Array:
 
 def _regression(A: Any, B: Any, W0: Any) -> tuple[Any, Array, Array, bool]:
     """Checked A (an array scaled to itself, sparse, or an operator), B and starting W."""
-    operator = issparse(A) or isinstance(A, LinearOperator)
+    operator = is_scipy(A)
     if operator:
-        xp, B, W0 = as_arrays(B=B, W0=W0)
+        xp, B, W0 = as_arrays(B=B, W0=W0, optional=("W0",))
     else:
-        xp, A, B, W0 = as_arrays(A=A, B=B, W0=W0)
+        xp, A, B, W0 = as_arrays(A=A, B=B, W0=W0, optional=("W0",))
         if A.ndim < 2:
             raise ValueError(f"A must have shape (…, d, n), got {tuple(A.shape)}")
     vector = B.ndim == 1
@@ -360,28 +404,12 @@ def _regression(A: Any, B: Any, W0: Any) -> tuple[Any, Array, Array, bool]:
             f"B must have one column an example: expected (…, d', {A.shape[-1]}) to go with "
             f"A of shape {tuple(A.shape)}, got {tuple(B[0].shape if vector else B.shape)}"
         )
-    if not operator:
+    if operator:
+        check_scipy("A", A, "B", B)
+    else:
         _, (A, B) = broadcast_batch(xp, A=A, B=B)
     shape = (*B.shape[:-1], A.shape[-2])
     if W0 is None:
         return A, B, xp.zeros(shape, dtype=B.dtype, device=B.device), vector
     W0 = W0[None, :] if vector and W0.ndim == 1 else W0
     return A, B, broadcast_start("W0", W0, shape), vector
-
-
-def _right_products(A: Any) -> tuple[Product, Product]:
-    """W ↦ W A and R ↦ R Aᵀ."""
-    if issparse(A):
-        return lambda W: (A.T @ W.T).T, lambda R: (A @ R.T).T
-    if isinstance(A, LinearOperator):
-        return lambda W: A.rmatmat(W.T).T, lambda R: A.matmat(R.T).T
-    return lambda W: W @ A, lambda R: R @ transpose(A)
-
-
-def _divided(product: Product, scale: np.ndarray) -> Product:
-    """The product with a matrix divided by ``scale``."""
-
-    def scaled(v: Array) -> Array:
-        return product(v) / like(scale, v)
-
-    return scaled

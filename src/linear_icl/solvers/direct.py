@@ -53,6 +53,8 @@ def nystrom(A: Any, B: Any, C: Any, *, rcond: float | None = None) -> SolveResul
     array([[2.]])
     """
     check_tolerances(1.0, 0.0, None, rcond)
+    if C is None:
+        raise TypeError("C is None; for the weights W use least_squares(A, B, method='svd')")
     prompt = prepare(A, B, C)
     W, rank = _svd_weights(prompt, rcond)
     return _direct_result(prompt, D=prompt.prediction(W @ prompt.C), rank=rank)

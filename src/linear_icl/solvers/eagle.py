@@ -176,7 +176,7 @@ def _query(examples: Examples, C: Any) -> Array | None:
     """C checked against A."""
     if C is None:
         return None
-    _, C = as_arrays(C=C)
+    _, _, C = as_arrays(A=examples.A[..., :1], C=C)
     check_shapes(examples.A, examples.B, C)
     return C
 
@@ -260,14 +260,18 @@ def eagle_update(
     >>> D
     array([[1.25]])
     """
-    xp, A, B, C, D, S = as_arrays(A=A, B=B, C=C, D=D, S=S)
+    xp, A, B, C, D, S = as_arrays(A=A, B=B, C=C, D=D, S=S, optional=("S",))
     check_shapes(A, B, C)
+    for name, block in (("B", B), ("C", C)):
+        if block.ndim < 2:
+            raise ValueError(f"{name} must be a matrix here, got shape {tuple(block.shape)}")
     if D.ndim < 2 or (D.shape[-2], D.shape[-1]) != (B.shape[-2], C.shape[-1]):
         expected = (B.shape[-2], C.shape[-1])
         raise ValueError(
-            f"D must have shape (…, {expected[0]}, {expected[1]}), got {tuple(D.shape)}"
+            f"D must have shape (…, {expected[0]}, {expected[1]}) to go with B and C, "
+            f"got {tuple(D.shape)}"
         )
-    if S is not None and S.shape[-2] != A.shape[-1]:
+    if S is not None and (S.ndim < 2 or S.shape[-2] != A.shape[-1]):
         raise ValueError(f"S must have shape (…, {A.shape[-1]}, r), got {tuple(S.shape)}")
     sketch = (lambda block: block) if S is None else (lambda block: block @ S)
     expand = (lambda block: block) if S is None else (lambda block: block @ transpose(S))

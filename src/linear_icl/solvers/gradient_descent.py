@@ -71,7 +71,7 @@ def gradient_descent(
     >>> result.W.round(6), result.status.name
     (array([[1., 1.]]), 'CONVERGED')
     """
-    check_tolerances(rtol, atol, maxiter, None)
+    check_tolerances(rtol, atol, maxiter, None, callback)
     if step is not None:
         check_number("step", step)
     prompt = prepare(A, B)
