@@ -391,7 +391,19 @@ def test_executing_in_place_twice_changes_nothing_and_passes_the_check(executed)
     assert file.read_bytes() == before
     assert _maintenance.main(["check"], executed) == 0
     runs = json.loads((executed / "book" / "chapter_runs.json").read_text())
-    assert runs[NAME].keys() == {"started", "seconds", "versions", "machine"}
+    assert runs[NAME].keys() == {"started", "seconds", "versions", "machine", "results"}
+
+
+def test_the_table_collects_what_the_stored_notebooks_recorded(executed):
+    file = executed / "book" / "chapter_runs.json"
+    before = json.loads(file.read_text())
+    file.unlink()
+    assert _maintenance.main(["table"], executed) == 0
+    runs = json.loads(file.read_text())
+    assert runs == {NAME: {"results": before[NAME]["results"]}}
+    assert runs[NAME]["results"]["product"] == 8 * 32
+    assert "Not run yet." in (executed / "book" / "chapter_runs.md").read_text()
+    file.write_text(chapters.as_json(before))
 
 
 def test_a_notebook_that_fails_is_not_rewritten(notebooks, tmp_path, capsys):

@@ -2,7 +2,8 @@
 
 python -m linear_icl.chapters execute [NAME …]   run notebooks in place and store the outputs
 python -m linear_icl.chapters check              say what is wrong with the stored ones
-python -m linear_icl.chapters table              write the page of parameters and last runs
+python -m linear_icl.chapters table              collect the recorded results, and write the page
+                                                 of parameters and last runs
 python -m linear_icl.chapters cell NAME          print a chapter's `parameters` cell
 """
 
@@ -42,10 +43,23 @@ def execute(names: list[str], notebooks: Path, runs: Path) -> list[str]:
             "seconds": round(seconds, 1),
             "versions": chapters.versions(),
             "machine": chapters.machine(),
+            "results": chapters.results_in(notebook),
         }
         files.write_text(runs, chapters.as_json(dict(sorted(table.items()))))
         print(f"{name}: {seconds:.1f} s")
     return failures
+
+
+def collect(notebooks: Path, runs: Path) -> dict[str, Any]:
+    """Write into `runs` what each stored notebook recorded, and return the whole of it."""
+    import nbformat
+
+    table = json.loads(runs.read_text(encoding="utf-8")) if runs.is_file() else {}
+    for name in stored(notebooks):
+        notebook = nbformat.read(notebooks / f"{name}.ipynb", as_version=4)
+        table[name] = table.get(name, {}) | {"results": chapters.results_in(notebook)}
+    files.write_text(runs, chapters.as_json(dict(sorted(table.items()))))
+    return table
 
 
 def stored(notebooks: Path) -> list[str]:
@@ -65,11 +79,11 @@ def page(notebooks: Path, runs: dict[str, Any]) -> str:
     ]
     for name in stored(notebooks):
         if name in chapters.CHAPTERS:
-            lines += ["", *_section(name, runs.get(name))]
+            lines += ["", *_section(name, runs.get(name, {}))]
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, last: dict[str, Any] | None) -> list[str]:
+def _section(name: str, last: dict[str, Any]) -> list[str]:
     chapter = chapters.CHAPTERS[name]
     lines = [
         f"## {chapter.title}",
@@ -82,7 +96,7 @@ def _section(name: str, last: dict[str, Any] | None) -> list[str]:
     for p in chapter.parameters:
         default = p.line.partition(" = ")[2].partition("  # ")[0]
         lines.append(f"| `{p.name}` | `{default}` | {p.allowed} | {p.help} |")
-    if last is None:
+    if "started" not in last:  # its results were collected from a notebook that came executed
         return [*lines, "", "Not run yet."]
     when = last["started"].replace("T", " ").removesuffix("+00:00")[:16]
     where = f"{last['machine']['cpu']}, {last['machine']['cores']} cores"
@@ -218,7 +232,7 @@ def main(arguments: list[str], root: Path | None = None) -> int:
         elif options.command == "cell":
             print("\n\n".join(chapters.parameters_cell(name) for name in options.names))
         elif options.command == "table":
-            last = json.loads(runs.read_text(encoding="utf-8")) if runs.is_file() else {}
+            last = collect(notebooks, runs)
             files.write_text(root / "book" / "chapter_runs.md", page(notebooks, last))
         else:
             names = [chapters.find(name) for name in options.names] or stored(notebooks)

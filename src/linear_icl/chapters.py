@@ -475,6 +475,23 @@ def measurements(name: str) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def recorded() -> dict[str, dict[str, Any]]:
+    """Return what the committed notebooks recorded, chapter by chapter.
+
+    ``python -m linear_icl.chapters execute`` and ``table`` keep it current.
+
+    Examples
+    --------
+    >>> recorded()["04_conjugate_gradient"]["C1"]
+    'confirmed'
+    """
+    package = Path(__file__).resolve().parent
+    installed = package / "_results" / "chapter_runs.json"
+    file = installed if installed.is_file() else package.parents[1] / "book" / "chapter_runs.json"
+    runs = json.loads(file.read_text(encoding="utf-8"))
+    return {chapter: run["results"] for chapter, run in runs.items()}
+
+
 def _notebook_file(chapter: str, folder: Path | None) -> Path:
     file = (notebooks_folder() if folder is None else Path(folder)) / f"{chapter}.ipynb"
     if not file.is_file():
@@ -543,7 +560,7 @@ def run(
     report = {
         "chapter": chapter,
         "parameters": values,
-        "results": _results(notebook),
+        "results": results_in(notebook),
         "seed": values.get("seed"),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds, 2),
@@ -675,7 +692,7 @@ def _joined_streams(outputs: Iterable[Any]) -> list[Any]:
     return joined
 
 
-def _results(notebook: Any) -> dict[str, Any]:
+def results_in(notebook: Any) -> dict[str, Any]:
     """Return what the notebook's calls of :func:`record` stored."""
     results: dict[str, Any] = {}
     for output in outputs(notebook):
