@@ -634,7 +634,7 @@ def _count(examples: int | None, E: Array) -> int:
 
 def _blocks(A: Any, B: Any, C: Any, D: Any) -> Blocks:
     """Checked blocks with one common batch; D is 0 unless given."""
-    xp, A, B, C, D = as_arrays(A=A, B=B, C=C, D=D)
+    xp, A, B, C, D = as_arrays(A=A, B=B, C=C, D=D, optional=("D",))
     if B.ndim < 2 or C.ndim < 2:
         raise ValueError(
             f"B and C must have shapes (…, d', n) and (…, d, n'), got {tuple(B.shape)} and "
