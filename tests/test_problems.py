@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from linear_icl import files, problems, theory
 
@@ -267,6 +268,134 @@ def test_digit_kernels_are_true_kernel_values():
     assert 0 < np.linalg.norm(problem.D_star - problem.D) < 0.03 * np.linalg.norm(problem.D)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    machines=st.integers(1, 6),
+    share=st.floats(0.0, 1.0),
+    d=st.integers(6, 30),
+    extra=st.integers(0, 20),
+    log_kappa=st.floats(0.0, 4.0),
+    seed=st.integers(0, 1000),
+)
+def test_distributed_prompts_have_the_diversity_index_and_condition_number_asked_for(
+    machines, share, d, extra, log_kappa, seed
+):
+    # α log-uniform from 1e-4 to the largest below 1.
+    alpha = 1.0 if machines == 1 else 1e-4 * (1e4 * (1 - 1 / machines)) ** share
+    n = machines * d + extra
+    kappa = 10**log_kappa if d >= 2 * machines else 1.0
+    problem = problems.distributed(
+        d, n, 2, 3, machines=machines, alpha=alpha, kappa=kappa, rng=seed
+    )
+    assert [A.shape for A, _ in problem.parts] == [(d, size) for size in problem.sizes]
+    assert sum(problem.sizes) == n
+    assert max(problem.sizes) - min(problem.sizes) <= 1
+    blocks = [A for A, _ in problem.parts]
+    assert theory.diversity_index(blocks, 1e-12) == pytest.approx(alpha, abs=1e-10)
+    assert (problem.alpha, problem.kappa_max) == (alpha, kappa)
+    for A, B in problem.parts:
+        sigma = np.linalg.svd(A, compute_uv=False)
+        rank = problem.meta["block_rank"]
+        assert sigma[0] == pytest.approx(1)
+        assert sigma[0] / sigma[rank - 1] == pytest.approx(kappa, rel=1e-9)
+        assert (sigma[rank:] <= 1e-14).all()
+        assert np.allclose(problem.W_star @ A, B, atol=1e-12)
+    # C lies in the joint range, and D is the pooled answer.
+    rank = problem.meta["rank"]
+    U, sigma, Vt = np.linalg.svd(problem.A, full_matrices=False)
+    assert (sigma[rank:] <= 1e-14).all()
+    assert problem.kappa == pytest.approx(sigma[0] / sigma[rank - 1])
+    U, sigma, Vt = U[:, :rank], sigma[:rank], Vt[:rank]
+    assert np.allclose(U @ (U.T @ problem.C), problem.C, atol=1e-9)
+    pooled = (problem.B @ Vt.T / sigma) @ (U.T @ problem.C)
+    assert np.allclose(pooled, problem.D, atol=1e-12 * problem.kappa)
+
+
+@pytest.mark.parametrize("alpha", [0.35, 0.1, 1e-2, 1e-6])
+def test_the_conditioned_problem_has_a_spread_spectrum(alpha):
+    problem = problems.distributed(60, 60, machines=5, alpha=alpha, kappa=100)
+    ranges = [np.linalg.svd(A, full_matrices=False)[0] for A, _ in problem.parts]
+    ranges = [U[:, : problem.meta["block_rank"]] for U in ranges]
+    eigenvalues = np.linalg.eigvalsh(sum(U @ U.T for U in ranges) / 5)
+    eigenvalues = eigenvalues[eigenvalues > alpha / 2]
+    assert len(eigenvalues) == problem.meta["rank"]
+    assert eigenvalues[0] == pytest.approx(alpha, rel=1e-7)
+    assert len(np.unique(eigenvalues.round(9))) >= 3
+
+
+@pytest.mark.parametrize("alpha", [1 / 5, 4 / 5])
+def test_extreme_overlaps_leave_no_freedom(alpha):
+    # Mutually orthogonal lines, or hyperplanes with orthogonal normals.
+    problem = problems.distributed(60, 60, machines=5, alpha=alpha, kappa=100)
+    ranges = [np.linalg.svd(A)[0][:, : problem.meta["block_rank"]] for A, _ in problem.parts]
+    mean = sum(U @ U.T for U in ranges) / 5
+    assert np.allclose(mean @ mean, alpha * mean, atol=1e-10)
+
+
+def test_short_blocks_of_low_diversity_span_all_features():
+    problem = problems.distributed(60, 60, machines=5, alpha=0.01, kappa=100)
+    assert (problem.meta["block_rank"], problem.meta["rank"]) == (12, 60)
+
+
+def test_a_rank_too_small_for_lines_is_made_of_hyperplanes():
+    problem = problems.distributed(6, 15, machines=3, alpha=0.1, kappa=10, rank=5)
+    assert problem.meta["rank"] == 6
+    assert theory.diversity_index([A for A, _ in problem.parts], 1e-12) == pytest.approx(0.1)
+
+
+def test_distributed_noise_touches_the_labels_alone():
+    call = {"d": 8, "n": 4000, "machines": 2, "alpha": 0.3, "kappa": 10}
+    clean, noisy = (problems.distributed(**call, noise=noise) for noise in (0.0, 0.01))
+    for name in ("A", "C", "D", "D_star", "W_star"):
+        assert np.array_equal(getattr(clean, name), getattr(noisy, name))
+    assert np.var(noisy.B - clean.B) == pytest.approx(0.01, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"alpha": 0.7}, r"in \(0, 1 - 1/3\]"),
+        ({"alpha": 1.5}, "alpha"),
+        ({"alpha": 0}, "alpha"),
+        ({"machines": 1}, "alpha must be 1"),
+        ({"machines": 0}, "machines"),
+        ({"n": 2}, "n must be"),
+        ({"d": 2}, "alpha = 0.1 cannot be made with d = 2, 3 machines"),
+        ({"rank": 9}, "rank = 9.*needs rank"),
+        ({"rank": 11}, r"rank must be at most min\(d, n // machines\) = 9"),
+        ({"rank": 0}, "rank"),
+        ({"kappa": 0.5}, "kappa"),
+        ({"rank": 1}, "kappa must be 1"),
+        ({"noise": -1}, "noise"),
+    ],
+)
+def test_an_impossible_distributed_prompt_says_what_is_possible(change, word):
+    call = {"d": 9, "n": 30, "machines": 3, "alpha": 0.1, "kappa": 10.0}
+    with pytest.raises(ValueError, match=word):
+        problems.distributed(**(call | change))
+
+
+@pytest.mark.parametrize("by", ["random", "class"])
+@pytest.mark.parametrize("machines", [1, 4, 10])
+def test_every_digit_goes_to_one_machine_or_the_queries(by, machines):
+    problem = problems.digits_machines(machines, by=by, holdout=1000)
+    assert len(problem.parts) == machines
+    assert problem.A.shape == (64, 797)
+    pixels = np.concatenate([problem.A, problem.C], axis=1)
+    images = load_digits().data
+    assert sorted(map(bytes, pixels.T.copy())) == sorted(map(bytes, images.copy()))
+    classes = [set(B.argmax(axis=0)) for _, B in problem.parts]
+    if by == "random":
+        assert max(problem.sizes) - min(problem.sizes) <= 1
+        assert all(len(held) == 10 for held in classes)
+    else:
+        assert sum(len(held) for held in classes) == 10
+    blocks = [A for A, _ in problem.parts]
+    assert problem.alpha == theory.diversity_index(blocks)
+    assert problem.kappa_max == max(theory.condition_number(A) for A in blocks)
+    assert np.allclose(problem.D_star, problem.B @ pinv(problem.A) @ problem.C, atol=1e-8)
+
+
 def test_completing_a_prompt_classifies_held_out_digits():
     problem = problems.digits_labels(200, 300, rng=0)
     assert problem.B.shape == (10, 200)
@@ -448,6 +577,10 @@ def test_a_sparse_draw_that_misses_the_rank_says_so():
         (lambda: problems.digits_kernel(1000, 1000), "at most 1797"),
         (lambda: problems.digits_labels(gamma=0.0), "gamma"),
         (lambda: problems.digits_labels(n_landmarks=1), "n_landmarks"),
+        (lambda: problems.digits_machines(3, by="hand"), "random or class"),
+        (lambda: problems.digits_machines(11, by="class"), "at most 10"),
+        (lambda: problems.digits_machines(5, holdout=1793), "at most the 4 images"),
+        (lambda: problems.digits_machines(10, by="class", holdout=1780), "hold out fewer"),
         (lambda: problems.diabetes(holdout=442), "at most 441"),
         (lambda: problems.split(np.ones((2, 3)), np.ones(4), 1), "one column an example"),
         (lambda: problems.blocks(np.ones((3, 3)), 3, 2), "more than d = 3"),

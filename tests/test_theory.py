@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linear_icl import theory
+from linear_icl import problems, theory
 
 KAPPAS = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e8)
 
@@ -221,6 +221,185 @@ def test_an_error_above_the_start_needs_no_step():
     assert theory.iteration_bound(1e4, 6.001, d_out=4, W_norm=1.0, C_norm=3.0) == 0
 
 
+def distributed_rounds(parts, C, D_star, eps, most):
+    """Rounds of distributed EAGLE until ‖D − D*‖_F ≤ ε, on blocks of norm 1; most + 1 if never."""
+    # In coordinates of its right singular vectors a block has full column rank: zero singular
+    # values, which hundreds of steps would blow up from round-off, do not occur.
+    compact = []
+    for A, B in parts:
+        _, sigma, Vt = np.linalg.svd(A, full_matrices=False)
+        V = Vt[sigma > 1e-10 * sigma[0]].T / sigma[0]
+        compact.append((A @ V, B @ V))
+    parts, D = compact, np.zeros_like(D_star)
+    for rounds in range(most + 1):
+        if np.linalg.norm(D - D_star) <= eps:
+            return rounds
+        D = D + np.mean([B @ (A.T @ C) for A, B in parts], axis=0)
+        C = C - np.mean([A @ (A.T @ C) for A, _ in parts], axis=0)
+        parts = [(A @ T, B @ T) for A, B in parts for T in [(3 * np.eye(A.shape[1]) - A.T @ A) / 2]]
+    return most + 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    machines=st.integers(1, 6),
+    share=st.floats(0.0, 1.0),
+    log_kappa=st.floats(0.0, 4.0),
+    log_eps=st.floats(-8.0, -1.0),
+    seed=st.integers(0, 1000),
+)
+def test_the_explicit_bound_of_theorem_2_holds(machines, share, log_kappa, log_eps, seed):
+    # α log-uniform between 0.02 and the largest value that M machines can have below 1.
+    alpha = 1.0 if machines == 1 else 0.02 * (50 * (1 - 1 / machines)) ** share
+    problem = problems.distributed(
+        24, 48, 2, 2, machines=machines, alpha=alpha, kappa=10**log_kappa, rng=seed
+    )
+    norms = {
+        "d_out": 2,
+        "W_norm": np.linalg.norm(problem.W_star, 2),
+        "C_norm": np.linalg.norm(problem.C),
+    }
+    bound = theory.iteration_bound(10**log_kappa, 10**log_eps, alpha=alpha, **norms)
+    rounds = distributed_rounds(problem.parts, problem.C, problem.D_star, 10**log_eps, bound)
+    assert rounds <= bound
+
+
+@pytest.mark.parametrize("kappa", [1.0, 1.9, 2.1, 1e2, 1e6])
+@pytest.mark.parametrize("alpha", [0.875, 0.5, 0.1, 0.003])
+def test_the_bound_of_theorem_2_is_near_what_the_worst_direction_needs(kappa, alpha):
+    # Every block's singular value is the smallest, and C lies along the worst direction.
+    sigma, error, rounds = 1 / kappa, 1.0, 0
+    while error > 1e-12:
+        error *= 1 - alpha * sigma**2
+        sigma = min(sigma * (3 - sigma**2) / 2, 1.0)
+        rounds += 1
+    bound = theory.iteration_bound(kappa, 1e-12, alpha=alpha)
+    assert rounds <= bound <= rounds + 8
+
+
+def test_the_bound_grows_linearly_in_the_inverse_diversity_and_in_log_kappa():
+    bounds = [theory.iteration_bound(1e3, 1e-8, alpha=alpha) for alpha in (1e-2, 1e-3, 1e-4)]
+    assert np.diff(bounds) == pytest.approx(np.log(1e8) * np.array([900, 9000]), rel=1e-2)
+    small, large = (theory.iteration_bound(kappa, 1e-8, alpha=1e-3) for kappa in (1e3, 1e6))
+    assert large - small == pytest.approx(math.log(1e3) / math.log(1.5), abs=1)
+
+
+def test_no_step_less_is_enough_for_the_five_steps_of_the_bound():
+    theta = 0.5
+    for _ in range(5):
+        theta = theta**2 * (3 - theta) / 2
+    assert 1.23e-6 < theta < 1.24e-6
+
+
+@pytest.mark.parametrize(
+    ("blocks", "alpha"),
+    [
+        ([np.eye(3)], 1.0),
+        ([np.eye(3), 7 * np.ones((3, 3)) + np.eye(3)], 1.0),
+        # Two lines at an angle with cos θ = 3/5: (1 − 3/5)/2.
+        ([[[1.0], [0.0]], [[3.0], [4.0]]], 0.2),
+        ([[[1.0], [0.0]], [[-3.0], [4.0]]], 0.2),
+        # Mutually orthogonal lines.
+        ([np.eye(4)[:, i : i + 1] for i in range(4)], 0.25),
+        # The three coordinate planes; every axis lies in two of them.
+        ([np.eye(3)[:, [0, 1]], np.eye(3)[:, [1, 2]], np.eye(3)[:, [0, 2]]], 2 / 3),
+        # Two planes that share an axis and are orthogonal otherwise.
+        ([np.eye(3)[:, [0, 1]], np.eye(3)[:, [0, 2]]], 0.5),
+        # Wide blocks of rank 1, along (1, 2) and (0, 1), with cos θ = 2/√5.
+        ([[[1, 2, 3], [2, 4, 6]], [[0, 0, 0, 0], [1, 1, 1, 1]]], (1 - 2 / math.sqrt(5)) / 2),
+        # A machine without examples, or with only zeros, has no range and no say but its share.
+        ([np.eye(2), np.zeros((2, 0))], 0.5),
+        ([np.eye(2), np.zeros((2, 5)), np.eye(2)], 2 / 3),
+        # An angle of 1e-7: α = sin²(θ/2), which a sum of projectors would lose to rounding.
+        ([[[1.0], [0.0]], [[1.0], [1e-7]]], 2.5e-15),
+    ],
+)
+def test_the_diversity_index_is_that_of_the_true_ranges(blocks, alpha):
+    assert theory.diversity_index(blocks) == pytest.approx(alpha, rel=1e-7)
+
+
+def test_a_qr_of_a_wide_block_would_have_called_every_range_full():
+    wide = np.array([[1.0, 2, 3], [2, 4, 6]])
+    assert np.linalg.qr(wide)[0].shape == (2, 2)
+    assert theory.diversity_index([wide, wide]) == pytest.approx(1)
+
+
+def test_coincident_ranges_of_ill_conditioned_blocks_count_as_one():
+    rng = np.random.default_rng(3)
+    basis = np.linalg.qr(rng.normal(size=(30, 6)))[0]
+    blocks = [basis @ np.diag(np.logspace(0, -8, 6)) @ rng.normal(size=(6, 10)) for _ in range(3)]
+    assert theory.diversity_index(blocks, rcond=1e-12) == pytest.approx(1)
+
+
+def test_the_diversity_index_is_the_smallest_positive_eigenvalue_of_the_mean_projector():
+    rng = np.random.default_rng(4)
+    blocks = [rng.normal(size=(9, r)) @ rng.normal(size=(r, 12)) for r in (2, 3, 3)]
+    mean = sum(A @ np.linalg.pinv(A, rcond=1e-12) for A in blocks) / 3
+    eigenvalues = np.linalg.eigvalsh(mean)
+    assert theory.diversity_index(blocks) == pytest.approx(eigenvalues[eigenvalues > 1e-12][0])
+
+
+def test_the_diversity_index_depends_on_neither_scale_nor_order_nor_array_type():
+    rng = np.random.default_rng(5)
+    blocks = [rng.normal(size=(6, 2)) for _ in range(3)]
+    alpha = theory.diversity_index(blocks)
+    scaled = [blocks[2] * 1e-150, blocks[0], blocks[1] * 1e150]
+    assert theory.diversity_index(scaled) == pytest.approx(alpha)
+    tensors = [torch.tensor(block, dtype=torch.float32) for block in blocks]
+    assert theory.diversity_index(tensors) == pytest.approx(alpha, rel=1e-5)
+
+
+def test_the_diversity_index_of_nothing_is_not_a_number():
+    assert math.isnan(theory.diversity_index([np.zeros((3, 2)), np.zeros((3, 0))]))
+
+
+LAN = {"latency": 5e-5, "bandwidth": 1e9, "rate": 1e10}
+SOLVE = {"d": 100, "n": 1000, "machines": 4, "kappa": 1e3, "alpha": 0.1, "eps": 1e-8}
+
+
+def test_a_round_costs_d_plus_d_out_numbers_a_query():
+    cost = theory.communication_cost("average", **SOLVE, **LAN, d_out=3, n_query=2)
+    assert cost.rounds == theory.iteration_bound(1e3, 1e-8, alpha=0.1)
+    assert cost.bytes == cost.rounds * (100 + 3) * 2 * 8
+    # Two sweeps of log2 4 = 2 messages; 2 (1 - 1/4) of the bytes through a link.
+    assert cost.latency_seconds == pytest.approx(cost.rounds * 4 * 5e-5)
+    assert cost.bandwidth_seconds == pytest.approx(1.5 * cost.bytes / 1e9)
+    assert cost.seconds == pytest.approx(sum(cost[2:]))
+    weights = theory.communication_cost("average", **SOLVE, **LAN, d_out=3, n_query=0)
+    assert weights.bytes == weights.rounds * 300 * 8
+
+
+def test_freezing_saves_arithmetic_and_conjugate_gradients_save_rounds():
+    average, frozen, cg, raw = (
+        theory.communication_cost(method, **SOLVE | {"alpha": 0.01}, **LAN)
+        for method in ("average", "frozen", "cg", "raw-cg")
+    )
+    assert frozen.rounds == average.rounds
+    assert frozen.compute_seconds < average.compute_seconds / 10
+    assert cg.rounds <= raw.rounds == 100 < frozen.rounds
+
+
+def test_sums_and_data_travel_once():
+    gram = theory.communication_cost("gram", **SOLVE, **LAN, d_out=3)
+    assert (gram.rounds, gram.bytes) == (1, (100**2 + 300) * 8)
+    gather = theory.communication_cost("gather", **SOLVE, **LAN, d_out=3)
+    assert (gather.rounds, gather.bytes) == (1, 103 * 250 * 8)
+    # The receiving machine has 250 of the 1000 examples itself.
+    assert gather.bandwidth_seconds == pytest.approx(103 * 750 * 8 / 1e9)
+
+
+@pytest.mark.parametrize("method", theory.COMMUNICATION_METHODS)
+def test_one_machine_sends_nothing_and_costs_are_proportional_to_the_rates(method):
+    alone = theory.communication_cost(method, **SOLVE | {"machines": 1}, **LAN)
+    assert (alone.latency_seconds, alone.bandwidth_seconds) == (0, 0)
+    large = SOLVE | {"n": 10**9, "machines": 10_000}
+    unit = theory.communication_cost(method, **large, latency=1, bandwidth=1, rate=1)
+    cost = theory.communication_cost(method, **large, **LAN)
+    parts = (5e-5 * unit[2], unit[3] / 1e9, unit[4] / 1e10)
+    assert cost[2:] == pytest.approx(parts)
+    assert all(value > 0 for value in parts)
+
+
 def test_flops_of_a_step_are_counted_from_the_products():
     # By hand for d = 3, n = 5, d' = 2, n' = 4.
     assert theory.flops("gd", 3, 5, 2, 4) == (2 * 3 * 2 * 4, 2 * (2 * 3 * 5) * 2)
@@ -271,6 +450,18 @@ def test_every_method_counts_with_and_without_queries():
         (lambda: theory.spectrum_after([0.0], 3), "positive"),
         (lambda: theory.spectrum_after([1.0], 2.5), "steps"),
         (lambda: theory.iteration_bound(10, 0.0), "eps"),
+        (lambda: theory.iteration_bound(10, 1e-3, alpha=0.0), "alpha"),
+        (lambda: theory.iteration_bound(10, 1e-3, alpha=1.5), "alpha"),
+        (lambda: theory.diversity_index([]), "blocks is empty"),
+        (lambda: theory.diversity_index([np.ones((2, 1)), np.ones((3, 1))]), "same d"),
+        (lambda: theory.diversity_index([np.ones((4, 2, 1))]), "blocks"),
+        (lambda: theory.diversity_index([np.ones((2, 1)), [[math.nan], [1]]]), r"blocks\[1\]"),
+        (lambda: theory.diversity_index([np.eye(2)], rcond=1.0), "rcond"),
+        (lambda: theory.communication_cost("send", **SOLVE, **LAN), "raw-cg"),
+        (lambda: theory.communication_cost("cg", **SOLVE | {"machines": 2000}, **LAN), "machines"),
+        (lambda: theory.communication_cost("cg", **SOLVE | {"alpha": 2}, **LAN), "alpha"),
+        (lambda: theory.communication_cost("cg", **SOLVE, **LAN | {"rate": 0}), "rate"),
+        (lambda: theory.communication_cost("cg", **SOLVE, **LAN | {"latency": -1}), "latency"),
         (lambda: theory.iteration_bound(10, 1e-3, W_norm=math.inf), "W_norm"),
         (lambda: theory.flops("gauss", 2, 2), "method"),
         (lambda: theory.flops("gd", 2.5, 2), "d must be"),

@@ -369,7 +369,8 @@ def distributed(
 
     There are as many groups as r and d admit. Their smallest eigenvalues are log-spaced from α
     to k/M, so that the conditioned problem has a spread spectrum, not two or three eigenvalues
-    that any Krylov method finishes in as many steps. Directions of a range that fill no group are
+    that any Krylov method finishes in as many steps. At α = 1/M and 1 − 1/M, where lines or
+    normals are orthogonal, no freedom is left. Directions of a range that fill no group are
     common to all machines.
 
     Parameters
@@ -741,13 +742,81 @@ def digits_labels(
     return _observed(A, B, C, D, dtype, meta)
 
 
+def digits_machines(
+    machines: int, *, by: str = "random", holdout: int = 397, rng: Any = 0
+) -> DistributedCompletion:
+    r"""Real data on M machines: classify digits from their pixels, by least squares.
+
+    A (64 × n) holds the pixels of scikit-learn's digits, 0 to 16, B (10 × n) their classes,
+    one-hot. The labels are not linear in the pixels, so every machine has its own best weights:
+    where a machine has seen few of the classes, an average of local fits predicts something else
+    than the pooled least squares in ``W_star`` and ``D_star``. The diversity index is small
+    either way, since it belongs to the worst direction: pixels that few images use.
+
+    Parameters
+    ----------
+    machines : int
+        M; at most 10 by class.
+    by : str
+        ``"random"``: the images are dealt at random, n/M each. ``"class"``: each machine gets
+        all images of consecutive digits, a single one if M = 10.
+    holdout : int
+        Images set aside as queries, 1 to 1796.
+    rng : int, Generator or None
+        Which images are held out and how they are dealt, as in ``numpy.random.default_rng``.
+
+    Returns
+    -------
+    problem : DistributedCompletion
+        D and ``meta["labels"]`` are the classes of the held-out images; see
+        :func:`digits_correct`. ``alpha``, ``kappa`` and ``kappa_max`` are measured.
+
+    Examples
+    --------
+    >>> problem = digits_machines(10, by="class")
+    >>> len(problem.parts), problem.A.shape, problem.D.shape
+    (10, (64, 1400), (10, 397))
+    >>> digits_correct(problem, problem.D_star) > 360
+    True
+    """
+    from sklearn.datasets import load_digits
+
+    machines = _count("machines", machines)
+    if by not in ("random", "class"):
+        raise ValueError(f"by must be random or class; got {by!r}")
+    if by == "class" and machines > 10:
+        raise ValueError(f"machines must be at most 10, the number of classes; got {machines}")
+    rng = np.random.default_rng(rng)
+    images, labels = load_digits(return_X_y=True)
+    A, B, C, D = split(images.T, np.eye(10)[:, labels], holdout, rng=rng)
+    n = A.shape[1]
+    if n < machines:
+        raise ValueError(f"machines must be at most the {n} images not held out; got {machines}")
+    if by == "random":
+        machine = rng.permutation(np.arange(n) % machines)
+    else:
+        machine = B.argmax(axis=0) * machines // 10
+    order, sizes = np.argsort(machine, kind="stable"), np.bincount(machine, minlength=machines)
+    if sizes.min() == 0:
+        raise ValueError(f"a machine gets no image: hold out fewer than {holdout}")
+    meta = {"source": "digits", "by": by, "labels": D.argmax(axis=0)}
+    pooled = _observed(A[:, order], B[:, order], C, D, "float64", meta)
+    blocks = np.split(pooled.A, np.cumsum(sizes)[:-1], axis=1)
+    return DistributedCompletion(
+        **vars(pooled),
+        sizes=tuple(sizes.tolist()),
+        alpha=theory.diversity_index(blocks),
+        kappa_max=max(theory.condition_number(block) for block in blocks),
+    )
+
+
 def digits_correct(problem: Completion, D: Any) -> int:
-    """How many queries of :func:`digits_labels` a completed block D (10 × n') classifies rightly.
+    """How many held-out digits a completed block D (10 × n') classifies rightly.
 
     Parameters
     ----------
     problem : Completion
-        From :func:`digits_labels`.
+        From :func:`digits_labels` or :func:`digits_machines`.
     D : array, shape (10, n')
         The completed block; the largest entry of a column names its digit.
 
@@ -763,7 +832,7 @@ def digits_correct(problem: Completion, D: Any) -> int:
     30
     """
     if "labels" not in problem.meta or problem.D is None or problem.D.shape[0] != 10:
-        raise ValueError("problem must come from digits_labels")
+        raise ValueError("problem must come from digits_labels or digits_machines")
     D = np.asarray(D)
     if D.shape != problem.D.shape:
         raise ValueError(f"D must have shape {problem.D.shape}, got {D.shape}")
