@@ -35,6 +35,29 @@ class SolverError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Communication:
+    """What a distributed solve has sent, counted on its messages.
+
+    Attributes
+    ----------
+    rounds : int
+        Messages a machine has sent: the rounds of the iteration, and one to agree on the start.
+    numbers : int
+        Numbers a machine has put into them, all rounds together.
+    bytes : int
+        The same in bytes; every number travels in double precision.
+    """
+
+    rounds: int
+    numbers: int
+
+    @property
+    def bytes(self) -> int:
+        """Eight bytes a number."""
+        return 8 * self.numbers
+
+
+@dataclass(frozen=True)
 class SolveResult:
     """What a solver returns.
 
@@ -56,6 +79,8 @@ class SolveResult:
         Numerical rank, where the method decides one; per member for a batch.
     message : str
         The outcome in plain words.
+    communication : Communication or None
+        What the machines have sent, where there are several.
     """
 
     statuses: np.ndarray
@@ -66,6 +91,7 @@ class SolveResult:
     W: Any = None
     D: Any = None
     rank: int | np.ndarray | None = None
+    communication: Communication | None = None
 
     @property
     def status(self) -> Status:
