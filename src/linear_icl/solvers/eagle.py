@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from linear_icl.results import SolveResult
 from linear_icl.solvers._conditioning import DEFAULT_MAXITER, condition
 from linear_icl.solvers._gram import Examples, solve_gram
 from linear_icl.solvers._spectrum import contracted, cubic, project_on_range
+from linear_icl.solvers.sketching import Sketch, solve_sketched
 
 # From this many examples a feature on, form="auto" works on the Gram matrix.
 TALL = 8
@@ -34,6 +35,7 @@ def eagle(
     schedule: Literal["newton-schulz", "minimax"] = "newton-schulz",
     eta: float = 1 / 3,
     gamma: float = 1.0,
+    sketch: Sketch | Sequence[Any] | None = None,
     rtol: float = 1e-8,
     atol: float = 0.0,
     maxiter: int | None = None,
@@ -74,11 +76,16 @@ def eagle(
         to 1, in about half the layers.
     eta, gamma : float
         η and γ above, with ρ taken from each prompt and each layer.
+    sketch : Sketch or sequence of arrays, shape (n, r), optional
+        Computation-limited layers, each of which sees r combinations of the examples: Ã = AS
+        and B̃ = BS in the update, one S a layer for the whole batch. ``sketching.columns(r)``,
+        ``sketching.haar(r)``, or matrices to be used in turn, such as those that
+        ``unrolling.sketches`` reads off a trained network. See the notes.
     rtol, atol : float
         A column of D (row of W) has converged when what is left to add is, by a bound that
         knows the singular values, at most max(rtol ‖D‖, atol).
     maxiter : int, optional
-        Most layers allowed; default 400.
+        Most layers allowed; default 400, with sketches 400 ⌈n/r⌉.
     rcond : float, optional
         Singular values below ``rcond`` times the largest count as zero and take no part;
         default max(d, n) · machine epsilon.
@@ -116,12 +123,33 @@ def eagle(
     when to stop. When A is rank-deficient, the round-off that grows in the empty directions is
     projected away at the end.
 
+    **With a sketch**, A ← A − ηρ ÃÃᵀÃSᵀ, B ← B − ηρ B̃ÃᵀÃSᵀ, C ← C − γρ ÃÃᵀC and
+    D ← D + γρ B̃ÃᵀC with ρ = ‖Ã‖₂⁻², computed anew a layer. A layer costs
+    O(d r min(d, r) + d r n'); it takes more than n/r times as many of them. Without C the
+    weights follow W ← W + γρ (B̃ − WÃ)Ãᵀ; the layers no longer commute, so W C and D have the
+    same limit but are not equal layer by layer.
+
+    Convergence is then judged by residuals, once a pass of ⌈n/r⌉ layers. A row of W has
+    converged when ‖B − WA‖ ≤ rtol ‖B‖. A column of D = BY has when C, which is the residual of
+    AY = C, has fallen to rtol ‖C‖ (within range(A), by ‖AᵀC‖/σ_min, if the rank is below d)
+    *and* a query of known answer, a random combination Az of the examples, is answered Bz up to
+    rtol ‖Bz‖. Labels that no weights reproduce fail the second test: there the sketched
+    iteration does not lead to least squares, but to a floor, and ends as STAGNATED or MAXITER.
+    It also ends so when A has become so small that its round-off shows. What is returned is the
+    answer of the best pass, by that measure, as noise grows in the layers. ``history`` holds the
+    larger of the two ratios of the worst column (the residual of the worst row), one a pass.
+    form="gram", schedule="minimax", atol and rcond are refused with a sketch.
+
     Examples
     --------
     >>> from linear_icl import solvers
     >>> result = solvers.eagle([[2, 0], [0, 1]], [[2, 1]], [[1], [1]])
     >>> result.D.round(8), result.iterations, result.status.name
     (array([[2.]]), 7, 'CONVERGED')
+    >>> sketch = solvers.sketching.columns(1, rng=0)
+    >>> result = solvers.eagle([[2, 0], [0, 1]], [[2, 1]], [[1], [1]], sketch=sketch)
+    >>> result.D.round(8), result.status.name
+    (array([[2.]]), 'CONVERGED')
     """
     if form not in ("auto", "data", "gram"):
         raise ValueError(f"form must be 'auto', 'data' or 'gram', got {form!r}")
@@ -136,6 +164,24 @@ def eagle(
     check_tolerances(rtol, atol, maxiter, rcond)
     check_number("eta", eta)
     check_number("gamma", gamma)
+    if sketch is not None:
+        if form == "gram" or schedule == "minimax":
+            # The minimax step needs all singular values of a layer's A, which sketches change.
+            raise ValueError("sketch needs form='data' and schedule='newton-schulz'")
+        if atol != 0 or rcond is not None:
+            raise ValueError("with a sketch convergence is relative: leave atol and rcond out")
+        return solve_sketched(
+            A,
+            B,
+            C,
+            sketch,
+            eta=eta,
+            gamma=gamma,
+            rtol=rtol,
+            maxiter=maxiter,
+            callback=callback,
+            raise_on_failure=raise_on_failure,
+        )
     steps = None if schedule == "minimax" else eta
     if form == "gram" or (form == "auto" and callback is None and rcond is None):
         examples = Examples(A, B)
