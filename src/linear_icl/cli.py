@@ -352,6 +352,81 @@ def _span(values: Any) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
+_Pattern = Annotated[
+    str,
+    typer.Option(
+        metavar="FILES",
+        help="A pattern with one file a worker ('A_*.npy' in sorted order, or 'A_{rank}.npy'), "
+        "or one file whose columns the workers share.",
+    ),
+]
+
+
+@app.command()
+def distributed(
+    parts: _Pattern,
+    labels: _Pattern,
+    output: Annotated[str, typer.Option("-o", "--output", help="The file to write.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="[C]", help="The query; without it, find weights.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes. Default: one a file, or a core.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method of eagle_distributed.")] = "cg",
+    rtol: Annotated[float, typer.Option(help="Relative tolerance.")] = 1e-8,
+    maxiter: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
+    rcond: Annotated[
+        float | None, typer.Option(help="Singular values below rcond * largest count as 0.")
+    ] = None,
+    keep_unconverged: Annotated[
+        bool, typer.Option("--keep-unconverged", help="Write what did not converge, too.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Keep the state of the rounds here.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Rounds between two checkpoints.")] = 10,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a lost or silent worker ends the job.")
+    ] = 30.0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads a worker. Default: the cores, shared.")
+    ] = None,
+) -> None:
+    """Solve a problem whose examples are split over processes or machines.
+
+    Example: linear-icl distributed --parts 'A_*.npy' --labels 'B_*.npy' C.npy -o D.npy
+
+    Each worker reads its own examples only; what concerns the query is all that is sent. Started
+    by torchrun, the command is one of its workers. When one fails, all end, and the message says
+    which one and why.
+    """
+    from linear_icl.solvers import _process_group
+
+    job = _process_group.Job(
+        parts=parts,
+        labels=labels,
+        query=query,
+        output=output,
+        method=method,
+        rtol=rtol,
+        maxiter=maxiter,
+        rcond=rcond,
+        keep_unconverged=keep_unconverged,
+        checkpoint=checkpoint,
+        every=every,
+        resume=resume,
+        timeout=timeout,
+        threads=threads,
+    )
+    try:
+        code = _process_group.start(job, workers)
+    except (ValueError, OSError) as error:
+        raise _fail(_words(error)) from None
+    raise typer.Exit(code)
+
+
 # ---------------------------------------------------------------------------------------------
 # Transformers
 

@@ -26,6 +26,7 @@ def read_array(
     key: str | None = None,
     mmap: bool = False,
     memory_limit: int = MEMORY_LIMIT,
+    check_finite: bool = True,
 ) -> np.ndarray:
     """Read one real, finite array from a ``.npy``, ``.npz``, ``.csv`` or ``.mtx`` file.
 
@@ -47,6 +48,9 @@ def read_array(
         Map a ``.npy`` file into memory, read-only, instead of loading it.
     memory_limit : int, bytes
         The largest array that is loaded or expanded to dense form.
+    check_finite : bool
+        False leaves the look for entries that are not finite, and for whether there are any
+        entries, to a caller who goes through the array anyway.
 
     Returns
     -------
@@ -87,7 +91,14 @@ def read_array(
         array = _read_csv(file, label)
     else:
         array = _read_mtx(file, label, memory_limit)
-    return _as_real_finite(array, label)
+    _require_real(array.dtype, label)
+    if check_finite:
+        if array.ndim == 0 or array.size == 0:
+            raise ValueError(
+                f"{label}: holds an array of shape {array.shape}; numbers are expected"
+            )
+        _require_finite(array, label)
+    return _as_native_float(array)
 
 
 def write_array(path: str | os.PathLike[str], array: Any) -> None:
@@ -137,7 +148,7 @@ def write_array(path: str | os.PathLike[str], array: Any) -> None:
                 f"{array.shape}; write .npy or .npz instead"
             )
         array = array.astype(np.int64) if array.dtype.kind == "b" else array
-    with _replacing(file) as stream:
+    with replacing(file) as stream:
         if extension == ".npy":
             np.save(stream, array, allow_pickle=False)
         elif extension == ".npz":
@@ -170,7 +181,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     'κ = 10\\n'
     """
     data = text.encode("utf-8")
-    with _replacing(Path(path)) as stream:
+    with replacing(Path(path)) as stream:
         stream.write(data)
 
 
@@ -209,7 +220,8 @@ def _require_file(file: Path, label: str) -> None:
 
 
 @contextmanager
-def _replacing(file: Path) -> Iterator[IO[bytes]]:
+def replacing(file: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of ``file`` at the end, if nothing goes wrong before."""
     # A link keeps pointing where it did: its target is what gets replaced.
     file = Path(os.path.realpath(file))
     if file.is_dir():
@@ -532,11 +544,7 @@ def _require_finite(array: np.ndarray, label: str) -> None:
             )
 
 
-def _as_real_finite(array: np.ndarray, label: str) -> np.ndarray:
-    _require_real(array.dtype, label)
-    if array.ndim == 0 or array.size == 0:
-        raise ValueError(f"{label}: holds an array of shape {array.shape}; numbers are expected")
-    _require_finite(array, label)
+def _as_native_float(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind != "f":
         return array.astype(np.float64)
     if not array.dtype.isnative:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -73,3 +74,14 @@ def _query(machine: Machine, C: Any) -> tuple[np.ndarray, Array | None]:
         return np.eye(machine.d), None
     _, C = as_arrays(C=C)
     return to_numpy(C[:, None] if C.ndim == 1 else C), C
+
+
+def main() -> None:
+    """Solve with one machine a process: ``python -m linear_icl.solvers.distributed …``."""
+    from linear_icl import cli
+
+    cli.main(["distributed", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
