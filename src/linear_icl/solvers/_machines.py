@@ -165,6 +165,30 @@ class Machine:
                 return
             self.step(freeze=True)
 
+    def invert(self) -> None:
+        """Find A_μ⁺ and range(A_μ) by EAGLE, then take the block back as it was.
+
+        With labels I the weights are A_μ⁺ itself: A_μ⁺ = J A_μᵀ once A_μ is a partial isometry
+        and J what has become of I.
+        """
+        A, B = self.A, self.B
+        self.smallest = 1 / float(self.spectrum.kappa)
+        self.B = np.eye(A.shape[1])
+        self.condition()
+        self.inverse, self.range = self.B @ self.A.T, self.A
+        self.A, self.B = A, B
+
+    def precondition(self, R: np.ndarray) -> np.ndarray:
+        """(Σ_μ⁺ + (I − P_μ)/λ_min) R, λ_min the smallest positive eigenvalue of Σ_μ = A_μA_μᵀ.
+
+        What this machine has not seen it takes to be as weak as the weakest it has seen.
+        """
+        if self.rank == 0:
+            return np.zeros_like(R)
+        unseen = R - self.range @ (self.range.T @ R)
+        seen = self.inverse.T @ (self.inverse @ R)
+        return (seen + unseen / self.smallest**2) / self.weight
+
     def _purify(self) -> None:
         """Take the round-off of the empty directions out again; NaN if it cannot be told apart."""
         self.A = project_on_range(self.A, self.A, self.spectrum.purifications())
@@ -309,13 +333,21 @@ class _Conjugate(_Method):
             return None
         C = s["C"]
         bend = np.sum(C * G, axis=0)
-        beta = _over(bend, s["bend"])
-        s["P"], s["EP"], s["VP"] = C + beta * s["P"], G + beta * s["EP"], H + beta * s["VP"]
-        step = np.where(s["claimed"], 0.0, _over(bend, np.sum(s["EP"] ** 2, axis=0)))
-        s["X"] = s["X"] + np.where(s["running"], step, 0.0) * s["P"]
-        self._move(step, s["EP"], s["VP"])
+        self._turn(_over(bend, s["bend"]), C, G, H)
+        self._walk(_over(bend, np.sum(s["EP"] ** 2, axis=0)))
         s["bend"] = bend
         return C, G
+
+    def _turn(self, beta: np.ndarray, R: np.ndarray, G: np.ndarray, H: np.ndarray) -> None:
+        """The next direction and its images."""
+        s = self.s
+        s["P"], s["EP"], s["VP"] = R + beta * s["P"], G + beta * s["EP"], H + beta * s["VP"]
+
+    def _walk(self, step: np.ndarray) -> None:
+        s = self.s
+        step = np.where(s["claimed"] | ~s["running"], 0.0, step)
+        s["X"] = s["X"] + step * s["P"]
+        self._move(step, s["EP"], s["VP"])
 
 
 class _RawConjugate(_Conjugate):
@@ -325,6 +357,43 @@ class _RawConjugate(_Conjugate):
 
     def prepare(self, machine: Machine, norm: float) -> None:
         machine.weight = (machine.norm / norm) ** 2
+
+
+class _Pooled(_RawConjugate):
+    """Conjugate gradients on the data as they are, preconditioned by the conditioned blocks.
+
+    Two rounds a step: the machines' inverses are averaged, then the direction is multiplied.
+    """
+
+    @staticmethod
+    def carried(C: np.ndarray, D: np.ndarray) -> State:
+        """Z = M⁻¹C as well, and whether it is known yet."""
+        return _Conjugate.carried(C, D) | {"Z": np.zeros_like(C), "ready": np.array(False)}
+
+    def prepare(self, machine: Machine, norm: float) -> None:
+        super().prepare(machine, norm)
+        machine.invert()
+
+    def message(self, machine: Machine) -> np.ndarray:
+        s = self.s
+        if s["ready"] or s["checking"]:
+            return machine.products(s["X" if s["checking"] else "Z"])
+        return machine.precondition(s["C"])
+
+    def receive(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        s = self.s
+        if s["checking"]:
+            return super().receive(total)
+        if s["ready"]:
+            G, H = self._split(total)
+            bend = np.sum(s["C"] * s["Z"], axis=0)
+            self._turn(_over(bend, s["bend"]), s["Z"], G, H)
+            self._walk(_over(bend, np.sum(s["P"] * s["EP"], axis=0)))
+            s["bend"] = bend
+        else:
+            s["Z"] = total / self.machines
+        s["ready"] = ~s["ready"]
+        return None
 
 
 class _GradientDescent(_Method):
@@ -408,6 +477,7 @@ METHODS: dict[str, type[_Method]] = {
     "average": _Average,
     "frozen": _Frozen,
     "cg": _Conjugate,
+    "pooled": _Pooled,
     "gd": _GradientDescent,
     "nesterov": _Nesterov,
     "raw-cg": _RawConjugate,
