@@ -412,6 +412,18 @@ def test_flops_of_a_step_are_counted_from_the_products():
     assert theory.flops("gd++", 3, 5, 2, 4).step == sum(2 * a * b * c for a, b, c in products)
 
 
+def test_flops_of_a_sketched_step_see_r_columns_and_pay_for_their_norm():
+    # d = 6, r = 3: the Gram matrix 2·6·9, its largest eigenvalue 4/3·27, two gradient products.
+    assert theory.flops("sgd", 6, 12, 2, rank=3).step == 108 + 36 + 2 * (2 * 6 * 3 * 2)
+    assert theory.flops("eagle", 6, 12, 2, 4, rank=3).step == (
+        theory.flops("eagle", 6, 3, 2, 4).step + 36
+    )
+    with pytest.raises(ValueError, match="rank"):
+        theory.flops("qr", 6, 12, rank=3)
+    with pytest.raises(ValueError, match="rank"):
+        theory.flops("sgd", 6, 12, rank=13)
+
+
 def test_an_eagle_step_costs_about_min_d_n_gradient_steps():
     step = theory.flops("eagle", 240, 240, 2, 2).step / theory.flops("gd", 240, 240, 2, 2).step
     assert 120 < step < 125

@@ -561,7 +561,9 @@ class Flops(NamedTuple):
         return self.setup + iterations * self.step
 
 
-def flops(method: str, d: int, n: int, d_out: int = 1, n_query: int = 1) -> Flops:
+def flops(
+    method: str, d: int, n: int, d_out: int = 1, n_query: int = 1, *, rank: int | None = None
+) -> Flops:
     r"""Count the floating-point operations of a solver, leading terms only.
 
     A product of a p × q with a q × r matrix is 2pqr. With :math:`k = \min(d, n)` and
@@ -572,11 +574,13 @@ def flops(method: str, d: int, n: int, d_out: int = 1, n_query: int = 1) -> Flop
     method       setup                                step
     ============ ==================================== =======================================
     gd           –                                    4dnd'  (WA and RAᵀ)
+    sgd          –                                    4drd' + 2drk + 4/3 k³  (the last two: ρ)
     cgls         –                                    4dnd' + 6dd' + 4nd'
     cg           2d²n + 2dnd'  (Σ and BAᵀ)            2d²d' + 10dd'
     pcg          as cg                                4d²d' + 12dd'  (dense M)
     gd++         –                                    4d²n + 4dnd' + 2d²n' + 2dd'n'
     eagle        –                                    4dnk + 4dnd' + 4dnn' + 2nd'n'
+    eagle, r     –                                    as eagle with n = r, and 4/3 k³  (ρ)
     minimax      as eagle                             as eagle
     eagle-gram   2d²n + 2dnd'                         4d³ + 4d²d' + 2d²n' + 2dd'n'
     qr           2mk² − ⅔k³ + 4mkd' − k²d'            –
@@ -586,14 +590,18 @@ def flops(method: str, d: int, n: int, d_out: int = 1, n_query: int = 1) -> Flop
 
     ``svd`` is the R-SVD with both thin factors; ``eagle`` forms whichever of AAᵀ and AᵀA is
     smaller. With ``n_query=0`` EAGLE is the estimation form, W ← W + γρ(B − WA)Aᵀ, and the terms
-    in n' are replaced by 4dnd' (data) or 2d²d' (Gram).
+    in n' are replaced by 4dnd' (data) or 2d²d' (Gram). With a ``rank`` a step samples r columns,
+    and k = min(d, r); ρ is then found anew in every step, as the largest eigenvalue of a k × k
+    Gram matrix.
 
     Parameters
     ----------
     method : str
-        One of the names above; the keys of ``plotting.METHODS``, and ``eagle-gram``.
+        One of the names above; the keys of ``plotting.METHODS``, ``eagle-gram`` and ``sgd``.
     d, n, d_out, n_query : int
         Features, examples, outputs, queries.
+    rank : int, optional
+        r, the columns that a step of ``eagle`` or ``sgd`` samples; default all.
 
     Returns
     -------
@@ -617,7 +625,16 @@ def flops(method: str, d: int, n: int, d_out: int = 1, n_query: int = 1) -> Flop
     _require_count("n_query", n_query, 0)
     if method not in _FLOPS:
         raise ValueError(f"method must be one of {', '.join(_FLOPS)}; got {method!r}")
+    if rank is not None:
+        _require_count("rank", rank, 1)
+        if method not in ("eagle", "sgd") or rank > n:
+            raise ValueError(
+                f"rank is for 'eagle' and 'sgd' and at most n; got {rank} of {method!r}"
+            )
+        n = rank
     setup, step = _FLOPS[method](int(d), int(n), int(d_out), int(n_query))
+    if rank is not None and method == "eagle":
+        step += 4 * min(d, rank) ** 3 / 3
     return Flops(round(setup), round(step))
 
 
@@ -652,6 +669,10 @@ def _flops_svd(d: int, n: int, p: int, q: int) -> tuple[float, float]:
 
 _FLOPS: dict[str, Callable[[int, int, int, int], tuple[float, float]]] = {
     "gd": lambda d, n, p, q: (2 * d * p * q, 4 * d * n * p),
+    "sgd": lambda d, n, p, q: (
+        2 * d * p * q,
+        4 * d * n * p + 2 * d * n * min(d, n) + 4 * min(d, n) ** 3 / 3,
+    ),
     "cgls": lambda d, n, p, q: (2 * d * p * q, 4 * d * n * p + 6 * d * p + 4 * n * p),
     "cg": lambda d, n, p, q: (
         2 * d * d * n + 2 * d * n * p + 2 * d * p * q,
