@@ -345,6 +345,43 @@ def rebuild(
 # Sketches.
 
 
+def sketches(model: LinearTransformer) -> list[np.ndarray]:
+    """The learned sketches of a rank-limited model, for the solvers' ``sketch``.
+
+    Parameters
+    ----------
+    model : LinearTransformer
+        Of the rank-limited regime, one head.
+
+    Returns
+    -------
+    list of arrays, shape (n, r)
+        S of every layer, with orthonormal columns.
+
+    Raises
+    ------
+    ValueError
+        A model of another regime.
+
+    References
+    ----------
+    Lutz et al. (2025), section 4 (computation-limited regime).
+
+    Examples
+    --------
+    >>> from linear_icl.transformers import training, unrolling
+    >>> model, _ = training.shipped("rank_limited-seed0")
+    >>> [S.shape for S in unrolling.sketches(model)]
+    [(18, 5), (18, 5), (18, 5), (18, 5)]
+    """
+    config = model.config
+    if config.rank is None or config.heads != 1:
+        raise ValueError(f"sketches belong to rank-limited models of one head, not {config.regime}")
+    n = config.columns - config.n_query
+    readings = [read_layer(*pair, n, rank=config.rank) for pair in merged_weights(model)]
+    return [S for S in (reading.sketch for reading in readings) if S is not None]
+
+
 @dataclasses.dataclass(frozen=True)
 class SketchReading:
     """How much one layer's learned block looks like SSᵀ of a random orthonormal S.
