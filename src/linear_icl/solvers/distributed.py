@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -195,3 +196,14 @@ def _checked_query(machine: Machine, C: Any) -> tuple[np.ndarray, Array | None]:
             f"got {tuple(C.shape)}"
         )
     return to_numpy(C[:, None] if C.ndim == 1 else C), C
+
+
+def main() -> None:
+    """Solve with one machine a process: ``python -m linear_icl.solvers.distributed …``."""
+    from linear_icl import cli
+
+    cli.main(["distributed", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
