@@ -365,8 +365,10 @@ def test_a_round_costs_d_plus_d_out_numbers_a_query():
     assert cost.latency_seconds == pytest.approx(cost.rounds * 4 * 5e-5)
     assert cost.bandwidth_seconds == pytest.approx(1.5 * cost.bytes / 1e9)
     assert cost.seconds == pytest.approx(sum(cost[2:]))
-    weights = theory.communication_cost("average", **SOLVE, **LAN, d_out=3, n_query=0)
-    assert weights.bytes == weights.rounds * 300 * 8
+    # One QR of the 250 examples with their labels, then a step a round on 100 columns.
+    step = theory.flops("eagle", 100, 100, d_out=3, n_query=2).step
+    work = 2 * 103**2 * 250 + cost.rounds * step
+    assert cost.compute_seconds == pytest.approx(work / 1e10)
 
 
 def test_freezing_saves_arithmetic_and_conjugate_gradients_save_rounds():

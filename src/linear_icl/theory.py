@@ -643,18 +643,13 @@ def _flops_apply(d: int, n: int, p: int, q: int) -> int:
     return 4 * d * n * q + 2 * n * p * q if q else 4 * d * n * p
 
 
-def _flops_apply_gram(d: int, p: int, q: int) -> int:
-    """EC and VC, or V − WE, from the Gram matrix."""
-    return 2 * d * d * q + 2 * d * p * q if q else 2 * d * d * p
-
-
 def _flops_eagle(d: int, n: int, p: int, q: int) -> tuple[float, float]:
     return 0, 4 * d * n * min(d, n) + 4 * d * n * p + _flops_apply(d, n, p, q)
 
 
 def _flops_eagle_gram(d: int, n: int, p: int, q: int) -> tuple[float, float]:
-    step = 4 * d**3 + 4 * d * d * p + _flops_apply_gram(d, p, q)
-    return 2 * d * d * n + 2 * d * n * p, step
+    queries = 2 * d * d * q + 2 * d * p * q if q else 2 * d * d * p
+    return 2 * d * d * n + 2 * d * n * p, 4 * d**3 + 4 * d * d * p + queries
 
 
 def _flops_qr(d: int, n: int, p: int, q: int) -> tuple[float, float]:
@@ -747,11 +742,11 @@ def communication_cost(
 
     An all-reduce of b bytes takes :math:`2\lceil\log_2 M\rceil` latencies and moves
     :math:`2(1 - \frac1M)b` bytes through each link, by recursive halving and doubling. Machines
-    hold :math:`n_\mu = \lceil n/M\rceil` examples; a block longer than d is read once, for its
-    Gram matrix, and costs d × d work from then on. With K the conditioning steps and L the bound
-    of :func:`iteration_bound`, m of :func:`conjugate_gradient_iterations` (at most d, as exact
-    arithmetic promises; rounding may cost more), and q the numbers (d + d')n', or dd' for the
-    weights (``n_query=0``):
+    hold :math:`n_\mu = \lceil n/M\rceil` examples; a block longer than d is read once, by a QR that
+    leaves d columns with the same products, and costs d × d work from then on. With K the
+    conditioning steps and L the bound of :func:`iteration_bound`, m that of
+    :func:`conjugate_gradient_iterations` (at most d, as exact arithmetic promises; rounding may
+    cost more), and q = (d + d')n' numbers:
 
     ========= ====================== ============ ============================================
     method    rounds                 numbers each arithmetic of a machine
@@ -767,12 +762,12 @@ def communication_cost(
     ``cg`` is conjugate gradients on :math:`G = \frac1M\sum_\mu A_\mu A_\mu^\top` of the
     conditioned blocks, whose positive eigenvalues lie in [α, 1]; ``raw-cg`` on that of the
     normalised data, where :math:`\alpha/\kappa^2` takes the place of α. The error of D is W*
-    times the residual, so the bound in the energy norm is asked for :math:`\epsilon` over the
-    root of the condition number. ``gather`` moves :math:`(1 - \frac1M)` of the data into one
+    times the residual, hence both in the form that makes the residual smallest, for which the
+    same Chebyshev bound holds. ``gather`` moves :math:`(1 - \frac1M)` of the data into one
     machine, whose memory the model does not check.
 
     **Often ``gram`` wins.** Its one message is as long as those of d²/((d + d')n') rounds, about
-    d/n', and its Cholesky factor costs a twelfth of one EAGLE step on a Gram matrix. It loses
+    d/n', and its Cholesky factor costs a twelfth of one EAGLE step on d columns. It loses
     only where fewer rounds do and bandwidth decides, or blocks are short (n_μ ≪ d), or where ε
     asks for more than the κ² rounding units that are left after squaring the condition number.
 
@@ -795,7 +790,7 @@ def communication_cost(
     rate : float
         Floating-point operations a second of a machine.
     d_out, n_query : int
-        d' and n'; n' = 0 solves for the weights.
+        d' and n'. The weights are the answer to n' = d queries, C = I.
     itemsize : int
         Bytes of a number: 8 for float64, 4 for float32.
 
@@ -817,7 +812,7 @@ def communication_cost(
     >>> for method in ("average", "gram", "gather"):
     ...     cost = communication_cost(method, **problem, **network)
     ...     print(f"{method:8}{cost.rounds:3} rounds {cost.seconds:9.2f} s")
-    average  24 rounds     29.67 s
+    average  24 rounds     29.69 s
     gram      1 rounds     10.07 s
     gather    1 rounds 208407.13 s
     """
@@ -825,10 +820,9 @@ def communication_cost(
         raise ValueError(
             f"method must be one of {', '.join(COMMUNICATION_METHODS)}; got {method!r}"
         )
-    counts = {"d": d, "n": n, "machines": machines, "d_out": d_out, "itemsize": itemsize}
-    for name, count in counts.items():
+    counts = {"d": d, "n": n, "machines": machines, "d_out": d_out, "n_query": n_query}
+    for name, count in {**counts, "itemsize": itemsize}.items():
         _require_count(name, count, 1)
-    _require_count("n_query", n_query, 0)
     if machines > n:
         raise ValueError(f"machines must be at most n = {n}, got {machines}")
     kappa, alpha, eps = _at_least_one("kappa", kappa), _diversity(alpha), _fraction("eps", eps)
@@ -862,19 +856,18 @@ def _rounds(
     if method == "gram":
         work = flops("cholesky", d, n, d_out, n_query).setup
         return 1, d * d + d * d_out, work
-    long = n > d
-    setup, step = flops("eagle-gram" if long else "eagle", d, n, d_out, n_query)
-    apply = _flops_apply_gram(d, d_out, n_query) if long else _flops_apply(d, n, d_out, n_query)
-    numbers = (d + d_out) * n_query or d * d_out
+    setup = 2 * (d + d_out) ** 2 * n if n > d else 0
+    n = min(n, d)
+    step, apply = flops("eagle", d, n, d_out, n_query).step, _flops_apply(d, n, d_out, n_query)
     conditioning = _burn_in(kappa) + 5
     if method in ("average", "frozen"):
         rounds = iteration_bound(kappa, eps, alpha=alpha)
         conditioning = rounds if method == "average" else min(conditioning, rounds)
     else:
         kappa_gram = 1 / alpha if method == "cg" else kappa**2 / alpha
-        rounds = min(d, conjugate_gradient_iterations(kappa_gram, eps / math.sqrt(kappa_gram)))
+        rounds = min(d, conjugate_gradient_iterations(kappa_gram, eps))
         conditioning = conditioning if method == "cg" else 0
-    return rounds, numbers, setup + conditioning * (step - apply) + rounds * apply
+    return rounds, (d + d_out) * n_query, setup + conditioning * (step - apply) + rounds * apply
 
 
 # ---------------------------------------------------------------------------------------------
