@@ -745,8 +745,8 @@ def communication_cost(
     hold :math:`n_\mu = \lceil n/M\rceil` examples; a block longer than d is read once, by a QR that
     leaves d columns with the same products, and costs d × d work from then on. With K the
     conditioning steps and L the bound of :func:`iteration_bound`, m that of
-    :func:`conjugate_gradient_iterations` (at most d, as exact arithmetic promises; rounding may
-    cost more), and q = (d + d')n' numbers:
+    :func:`conjugate_gradient_iterations` (at most d, as exact arithmetic promises; that flatters
+    ``raw-cg``, which rounding makes several times as long), and q = (d + d')n' numbers:
 
     ========= ====================== ============ ============================================
     method    rounds                 numbers each arithmetic of a machine
