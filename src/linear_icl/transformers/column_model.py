@@ -20,6 +20,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from linear_icl import files
+
 Kind = Literal["gd++", "diagonal", "full"]
 KINDS: tuple[Kind, ...] = ("gd++", "diagonal", "full")
 Pair = tuple[np.ndarray, np.ndarray]
@@ -322,8 +324,6 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 def save_columns(models: dict[str, ColumnTransformer], folder: str | Path = CHECKPOINTS) -> None:
     """Write columns.safetensors and columns.json, each whole or not at all, manifest last."""
-    from linear_icl.transformers.training import _write_whole
-
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
@@ -332,12 +332,13 @@ def save_columns(models: dict[str, ColumnTransformer], folder: str | Path = CHEC
         for key, value in model.state_dict().items()
     }
     content = safetensors.torch.save(tensors)
-    _write_whole(folder / "columns.safetensors", content)
+    with files.replacing(folder / "columns.safetensors") as stream:
+        stream.write(content)
     manifest = {
         "sha256": hashlib.sha256(content).hexdigest(),
         "models": {name: dataclasses.asdict(model.config) for name, model in models.items()},
     }
-    _write_whole(folder / "columns.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    files.write_text(folder / "columns.json", json.dumps(manifest, indent=1) + "\n")
 
 
 def load_columns(folder: str | Path = CHECKPOINTS) -> dict[str, ColumnTransformer]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import platform
 import sys
 import time
@@ -23,6 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import linear_icl
+from linear_icl.files import replacing, write_text
 from linear_icl.transformers.model import LinearTransformer, ModelConfig
 
 
@@ -334,7 +334,8 @@ def _write_checkpoint(
     for kind, tensors in (("weights", weights), ("state", _state(optimiser, generator, model))):
         name = f"{kind}-{step:06d}.safetensors"
         content = safetensors.torch.save(tensors)
-        _write_whole(out / name, content)
+        with replacing(out / name) as stream:
+            stream.write(content)
         files[kind] = {"name": name, "sha256": hashlib.sha256(content).hexdigest()}
     manifest = {
         "config": config.to_dict(),
@@ -349,7 +350,7 @@ def _write_checkpoint(
         },
         "history": history,
     }
-    _write_whole(out / "manifest.json", json.dumps(manifest, indent=1).encode())
+    write_text(out / "manifest.json", json.dumps(manifest, indent=1))
     kept = {entry["name"] for entry in files.values()}
     for path in out.glob("*.safetensors"):
         if path.name not in kept:
@@ -363,12 +364,3 @@ def _check_device(device: str) -> None:
         raise ValueError(f"device must be such as 'cpu' or 'cuda:0', got {device!r}") from None
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch sees no GPU here; use 'cpu'")
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
