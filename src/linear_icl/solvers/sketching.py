@@ -313,7 +313,7 @@ def _draws(sketch: Any, n: int) -> tuple[int, Iterator[np.ndarray]]:
     """The (least) rank of a sketch, and what stands for S₁, S₂, …"""
     if isinstance(sketch, Sketch):
         return sketch.rank, sketch.draws(n)
-    if not isinstance(sketch, Sequence) or not len(sketch):
+    if not isinstance(sketch, Sequence) or isinstance(sketch, str) or not len(sketch):
         raise ValueError(
             "sketch must be sketching.columns(r), sketching.haar(r) or a list of matrices, "
             f"got {type(sketch).__name__}"
