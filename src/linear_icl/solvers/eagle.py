@@ -125,7 +125,8 @@ def eagle(
 
     **With a sketch**, A ← A − ηρ ÃÃᵀÃSᵀ, B ← B − ηρ B̃ÃᵀÃSᵀ, C ← C − γρ ÃÃᵀC and
     D ← D + γρ B̃ÃᵀC with ρ = ‖Ã‖₂⁻², computed anew a layer. A layer costs
-    O(d r min(d, r) + d r n'); it takes more than n/r times as many of them. Without C the
+    O(d r min(d, r) + d r n'), besides the singular values of A once, for the rank; it takes
+    more than n/r times as many of them. Without C the
     weights follow W ← W + γρ (B̃ − WÃ)Ãᵀ; the layers no longer commute, so W C and D have the
     same limit but are not equal layer by layer.
 

@@ -1,4 +1,16 @@
-"""Sketches S of the examples, one a layer, and the layers that see the data through them."""
+"""Sketches S of the examples, one a layer, and the layers that see the data through them.
+
+Solvers take a :class:`Sketch`, or matrices with orthonormal columns to be used in turn. The
+learned ones are read off a trained rank-limited network:
+
+>>> from linear_icl import solvers
+>>> from linear_icl.transformers import training, unrolling
+>>> model, _ = training.shipped("rank_limited-seed0")
+>>> sketch = unrolling.sketches(model)  # four matrices of shape (18, 5)
+>>> A = B = [[1.0] * 18]
+>>> solvers.eagle(A, B, [[3.0]], sketch=sketch).D.round(6)
+array([[3.]])
+"""
 
 from __future__ import annotations
 
