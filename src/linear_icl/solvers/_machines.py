@@ -254,8 +254,12 @@ class _Method:
     def after(self, machine: Machine) -> None:
         """What a machine does by itself once its message is sent."""
 
-    def receive(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Use the sum. Returns the residual that went in and its image, for :func:`_outside`."""
+    def seen(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The residual that went in and its image, for :func:`_judge_outside`."""
+        return self.s["C"], self._split(total)[0]
+
+    def receive(self, total: np.ndarray) -> None:
+        """Use the sum."""
         raise NotImplementedError
 
     def _split(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -281,10 +285,8 @@ class _Average(_Method):
     def after(self, machine: Machine) -> None:
         machine.step(freeze=self.freeze)
 
-    def receive(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        C, (G, H) = self.s["C"], self._split(total)
-        self._move(self.gamma, G, H)
-        return C, G
+    def receive(self, total: np.ndarray) -> None:
+        self._move(self.gamma, *self._split(total))
 
 
 class _Frozen(_Average):
@@ -326,17 +328,19 @@ class _Conjugate(_Method):
     def message(self, machine: Machine) -> np.ndarray:
         return machine.products(self.s["X" if self.s["checking"] else "C"])
 
-    def receive(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def seen(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        return None if self.s["checking"] else super().seen(total)
+
+    def receive(self, total: np.ndarray) -> None:
         s, (G, H) = self.s, self._split(total)
         if s["checking"]:
             _check(s, G, H)
-            return None
+            return
         C = s["C"]
         bend = np.sum(C * G, axis=0)
         self._turn(_over(bend, s["bend"]), C, G, H)
         self._walk(_over(bend, np.sum(s["EP"] ** 2, axis=0)))
         s["bend"] = bend
-        return C, G
 
     def _turn(self, beta: np.ndarray, R: np.ndarray, G: np.ndarray, H: np.ndarray) -> None:
         """The next direction and its images."""
@@ -380,10 +384,14 @@ class _Pooled(_RawConjugate):
             return machine.products(s["X" if s["checking"] else "Z"])
         return machine.precondition(s["C"])
 
-    def receive(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def seen(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        return None
+
+    def receive(self, total: np.ndarray) -> None:
         s = self.s
         if s["checking"]:
-            return super().receive(total)
+            super().receive(total)
+            return
         if s["ready"]:
             G, H = self._split(total)
             bend = np.sum(s["C"] * s["Z"], axis=0)
@@ -393,7 +401,6 @@ class _Pooled(_RawConjugate):
         else:
             s["Z"] = total / self.machines
         s["ready"] = ~s["ready"]
-        return None
 
 
 class _GradientDescent(_Method):
@@ -415,13 +422,15 @@ class _GradientDescent(_Method):
             return machine.products(self.s["probe"])[: machine.d]
         return machine.products(self._point()[0])
 
-    def receive(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def seen(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        return None if self.s["looking"] else (self._point()[0], self._split(total)[0])
+
+    def receive(self, total: np.ndarray) -> None:
         if self.s["looking"]:
             self._look(total / self.machines)
-            return None
+            return
         (C, D), (G, H) = self._point(), self._split(total)
         self._advance(C - self.gamma / self.s["top"] * G, D + self.gamma / self.s["top"] * H)
-        return C, G
 
     def _point(self) -> tuple[np.ndarray, np.ndarray]:
         return self.s["C"], self.s["D"]
@@ -538,14 +547,15 @@ def run(
             _stop(s, s["running"], Status.BREAKDOWN)
             note = "A message was not finite: the steps are too long, or a block has no clear rank"
             break
-        seen = rounds.receive(total)
+        if s["round"] >= layers:
+            _judge_outside(s, rounds.seen(total), layers, target)
+        rounds.receive(total)
         for machine in machines:
             rounds.after(machine)
         s["round"] = s["round"] + 1
         left = norms(s["C"], axis=0)
         _record(s, left / relative)
-        outside = _outside(s, seen, layers, target)
-        _judge(s, left, outside, target)
+        _judge(s, left, target)
         if on_round is not None:
             on_round(s)
     return finish(
@@ -604,32 +614,40 @@ def _gravest(codes: np.ndarray) -> np.ndarray:
     return status
 
 
-def _outside(
+def _judge_outside(
     s: State, seen: tuple[np.ndarray, np.ndarray] | None, layers: float, target: np.ndarray
-) -> np.ndarray:
-    """Columns of C of which only a part outside the joint range is left, by all one can tell.
+) -> None:
+    """End columns of C of which only a part out of the joint range is left, by all one can tell.
 
     That part has no image and stays as it is, while the rest fades, each component at the rate
     of its eigenvalue. What has faded over the last third of the rounds shows, by its Rayleigh
     quotient, the slowest rate at work; divided by it, the size of the image estimates the rest.
+    An image that is lost in round-off is the end in any case: conjugate directions made of it
+    would be noise.
     """
-    none = np.zeros_like(s["running"])
-    if seen is None or s["round"] <= layers:
-        return none
+    if seen is None:
+        return
     C, image = seen
-    outside, then = none, s["anchor_round"]
-    if then >= 0 and s["round"] - layers < 1.5 * (then - layers) + 4:
-        return none
+    size, then = norms(image, axis=0), s["anchor_round"]
+    lost = s["running"] & (size <= 64 * EPSILON * norms(C, axis=0))
+    due = then < 0 or s["round"] - layers >= 1.5 * (then - layers) + 4
+    if not (due or lost.any()):
+        return
+    faded, faded_image = s["anchor"] - C, s["anchor_image"] - image
+    moved = norms(faded, axis=0)
     if then >= 0:
-        faded, faded_image = s["anchor"] - C, s["anchor_image"] - image
-        moved = norms(faded, axis=0)
         rate = _over(np.sum(faded * faded_image, axis=0), moved**2)
-        told = moved > 1e-10 * norms(s["anchor"], axis=0)
-        s["slowest"] = np.where(told & (rate > 0), np.minimum(s["slowest"], rate), s["slowest"])
-        left = norms(image, axis=0) / s["slowest"]
-        outside = (moved <= target / 2) & (left <= target / 2)
-    s["anchor_round"], s["anchor"], s["anchor_image"] = s["round"] * 1.0, C, image
-    return outside
+        told = (moved > 1e-10 * norms(s["anchor"], axis=0)) & (rate > 0)
+        s["slowest"] = np.where(told, np.minimum(s["slowest"], rate), s["slowest"])
+    still = lost | (moved <= target / 2) & (due and then >= 0)
+    outside = still & (size <= target / 2 * s["slowest"])
+    if due:
+        s["anchor_round"], s["anchor"], s["anchor_image"] = s["round"] * 1.0, C, image
+    if "checking" in s:
+        s["claimed"], s["outside"] = s["claimed"] | outside, s["outside"] | outside
+    else:
+        _stop(s, outside, Status.CONVERGED)
+    _stop(s, lost & ~outside, Status.STAGNATED)
 
 
 def _check(s: State, image: np.ndarray, prediction: np.ndarray) -> None:
@@ -641,19 +659,19 @@ def _check(s: State, image: np.ndarray, prediction: np.ndarray) -> None:
     s["bend"] = np.zeros_like(s["bend"])  # the next direction is the residual itself
 
 
-def _judge(s: State, left: np.ndarray, outside: np.ndarray, target: np.ndarray) -> None:
+def _judge(s: State, left: np.ndarray, target: np.ndarray) -> None:
     """Stop the columns that have arrived; of recurrences, only after a check."""
-    arrived = (left <= target) | outside
+    arrived = left <= target
     if "checking" not in s:
         _stop(s, arrived, Status.CONVERGED)
     elif s["checking"]:
         claimed = s["claimed"]
-        right = (left <= target) | (s["outside"] & (s["drift"] <= target))
+        right = arrived | (s["outside"] & (s["drift"] <= target))
         _stop(s, claimed & right, Status.CONVERGED)
         _stop(s, claimed & ~(left < 0.5 * s["checked"]), Status.STAGNATED)
         s["checked"] = np.where(claimed, left, s["checked"])
         s["claimed"], s["outside"] = np.zeros_like(claimed), np.zeros_like(claimed)
         s["checking"] = np.array(False)
     else:
-        s["claimed"], s["outside"] = s["claimed"] | arrived, s["outside"] | outside
+        s["claimed"] = s["claimed"] | arrived
         s["checking"] = np.array(bool((s["claimed"] | ~s["running"]).all()))
