@@ -216,6 +216,24 @@ def power_of_two_scale(a: Array, *, axes: tuple[int, ...] = (-2, -1)) -> np.ndar
     return np.ldexp(1.0, exponent)
 
 
+def times_power_of_two(name: str, a: Array, exponent: np.ndarray) -> Array:
+    """a · 2^exponent, in steps that neither overflow nor underflow before the product does.
+
+    Raises
+    ------
+    ValueError
+        If the answer called ``name`` is too large for its dtype.
+    """
+    step = 1000 if a.dtype == array_namespace(a).float64 else 100
+    with np.errstate(over="ignore"):
+        for _ in range(int(np.abs(exponent).max(initial=0)) // step + 1):
+            now = np.clip(exponent, -step, step)
+            a, exponent = a * like(np.ldexp(1.0, now), a), exponent - now
+    if not bool(array_namespace(a).all(array_namespace(a).isfinite(a))):
+        raise ValueError(f"the answer {name} is beyond the range of {a.dtype}: scale A, B or b, C")
+    return a
+
+
 def norms(a: Array, axis: int) -> np.ndarray:
     """Euclidean norms along one axis, on the host."""
     xp = array_namespace(a)

@@ -255,6 +255,18 @@ def test_scipy_matrices_multiply_neither_tensors_nor_batches():
 
 
 @pytest.mark.parametrize("solve", [solvers.conjugate_gradient, solvers.cgls])
+def test_an_answer_beyond_the_range_of_the_dtype_is_refused(solve):
+    with pytest.raises(ValueError, match="beyond the range of float64"):
+        solve(np.array([[1e-9]]), np.array([[1e300]]))
+
+
+@pytest.mark.parametrize("product", [lambda v: v * 1e-320, lambda v: v * 1e308])
+def test_an_iterate_that_overflows_is_not_kept(product):
+    result = solvers.conjugate_gradient(product, np.array([1.0, -2.0]))
+    assert np.isfinite(result.x).all()
+
+
+@pytest.mark.parametrize("solve", [solvers.conjugate_gradient, solvers.cgls])
 def test_an_operator_that_yields_nan_ends_in_a_breakdown_with_a_finite_answer(solve):
     calls = []
 

@@ -297,6 +297,23 @@ def test_the_printed_update_names_the_block_that_does_not_fit(changes, message):
         solvers.eagle_update(**blocks)
 
 
+@pytest.mark.parametrize("form", ["data", "gram"])
+def test_only_the_answer_and_not_the_way_to_it_must_fit_into_the_dtype(form):
+    A, B, C = np.array([[1.0, 2.0]]), np.array([[3.0, 6.0]]), np.array([[1.0]])
+    D = solvers.eagle(1e-300 * A, 1e300 * B, 1e-300 * C, form=form).D
+    np.testing.assert_allclose(D, [[3e300]])
+    D = solvers.eagle(1e300 * A, 1e-300 * B, 1e300 * C, form=form).D
+    np.testing.assert_allclose(D, [[3e-300]])
+    with pytest.raises(ValueError, match="the answer D is beyond the range of float64"):
+        solvers.eagle(1e-300 * A, 1e300 * B, C, form=form)
+
+
+def test_labels_and_queries_of_any_size_give_zero_where_there_are_no_features():
+    result = solvers.eagle([[0.0]], [[1e10]], [[1e299]])
+    assert result.D == 0
+    assert result.converged
+
+
 @pytest.mark.parametrize("solve", [solvers.eagle, solvers.gd_plus_plus])
 def test_a_step_of_any_size_diverges_without_a_warning(solve):
     result = solve([[2, 0], [0, 1]], [[2, 1]], gamma=1e300)

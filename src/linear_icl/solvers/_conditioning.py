@@ -79,7 +79,8 @@ def condition(
     prompt.A = None  # from here on the layers alone hold it: memory for one A less
     finish = prompt.weights if C is None else prompt.prediction
     axis = -1 if C is None else -2  # a right-hand side is a row of W, a column of D
-    floor = atol / (prompt.scale_b / prompt.scale_a * prompt.scale_c)[..., 0]
+    factor, exponent = prompt.answer_scale()
+    floor = np.ldexp(atol / factor, -exponent)[..., 0]
     zero = _vanishing(prompt, spectrum)
     members = Members(zero.shape)
     members.record(np.where(zero, 0.0, 1.0))

@@ -16,6 +16,7 @@ from linear_icl._arrays import (
     like,
     norms,
     power_of_two_scale,
+    times_power_of_two,
     to_numpy,
     transpose,
 )
@@ -54,6 +55,8 @@ class Examples:
         first = slice(0, self._width())
         self.scale_a = power_of_two_scale(self.A[..., first])
         self.scale_b = power_of_two_scale(self.B[..., first])
+        # The caller's weights per unit of ours are 2^exponent.
+        self.exponent = np.frexp(self.scale_b)[1] - np.frexp(self.scale_a)[1]
 
     def _width(self) -> int:
         return max(1, BLOCK_SIZE // max(1, self.d * int(np.prod(self.batch))))
@@ -128,7 +131,7 @@ def solve_gram(
     members.stop(zero, Status.CONVERGED)
     members.stop(~solvable[..., None] & ~zero, Status.BREAKDOWN)
     members.stop((remaining > max(rtol, 1e-3))[..., None] & ~zero, Status.MAXITER)
-    floor = atol / (examples.scale_b / examples.scale_a)[..., 0]
+    floor = np.ldexp(atol, -examples.exponent)[..., 0]
     least = np.full(members.running.shape, np.inf)
     for _ in range(MAX_PASSES):
         if not members.running.any():
@@ -201,13 +204,16 @@ def _result(
     raise_on_failure: bool,
 ) -> SolveResult:
     xp = examples.xp
-    W = W * like(examples.scale_b, W) / like(examples.scale_a, W)
     rank = spectrum.rank if examples.batch else int(spectrum.rank)
     shared: dict[str, Any] = {"rank": rank, "note": note, "raise_on_failure": raise_on_failure}
     if C is None:
+        W = times_power_of_two("W", W, examples.exponent)
         W = W[..., 0, :] if examples.vector_labels else W
         return members.result(W=xp.astype(W, examples.dtype), **shared)
-    D = W @ xp.astype(C[:, None] if C.ndim == 1 else C, xp.float64)
+    queries = xp.astype(C[:, None] if C.ndim == 1 else C, xp.float64)
+    scale_c = power_of_two_scale(queries)
+    D = W @ (queries / like(scale_c, queries))
+    D = times_power_of_two("D", D, examples.exponent + np.frexp(scale_c)[1] - 1)
     D = D[..., 0] if C.ndim == 1 else D
     if examples.vector_labels:
         D = D[0] if C.ndim == 1 else D[..., 0, :]

@@ -15,6 +15,7 @@ from linear_icl._arrays import (
     check_shapes,
     like,
     power_of_two_scale,
+    times_power_of_two,
 )
 
 
@@ -43,14 +44,21 @@ class Prompt:
         """The number of examples."""
         return self.A.shape[-1]
 
+    def answer_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """The caller's answer in units of ours, as factor · 2^exponent, which cannot overflow."""
+        (a, of_a), (b, of_b), (c, of_c) = map(np.frexp, (self.scale_a, self.scale_b, self.scale_c))
+        return b / a * c, of_b - of_a + of_c
+
     def weights(self, W: Array) -> Array:
         """Weights of the scaled problem → weights of the caller's problem and shape."""
-        W = W * like(self.scale_b, W) / like(self.scale_a, W)
+        (a, of_a), (b, of_b) = np.frexp(self.scale_a), np.frexp(self.scale_b)
+        W = times_power_of_two("W", W * like(b, W) / like(a, W), of_b - of_a)
         return W[..., 0, :] if self.vector_labels else W
 
     def prediction(self, D: Array) -> Array:
         """Predictions of the scaled problem → the caller's block D, scale and shape."""
-        D = D * like(self.scale_b / self.scale_a * self.scale_c, D)
+        factor, exponent = self.answer_scale()
+        D = times_power_of_two("D", D * like(factor, D), exponent)
         D = D[..., 0] if self.vector_query else D
         if self.vector_labels:
             D = D[0] if self.vector_query else D[..., 0, :]
@@ -64,7 +72,8 @@ class Prompt:
         xp, _, W0 = as_arrays(A=self.A, W0=W0)
         W0 = W0[None, :] if self.vector_labels and W0.ndim == 1 else W0
         W0 = broadcast_start("W0", xp.astype(W0, self.A.dtype), shape)
-        return W0 * like(self.scale_a, W0) / like(self.scale_b, W0)
+        exponent = np.frexp(self.scale_a)[1] - np.frexp(self.scale_b)[1]
+        return times_power_of_two("W0", W0, exponent)
 
 
 def prepare(A: Any, B: Any, C: Any = None) -> Prompt:

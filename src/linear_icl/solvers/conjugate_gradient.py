@@ -17,6 +17,7 @@ from linear_icl._arrays import (
     like,
     norms,
     power_of_two_scale,
+    times_power_of_two,
     to_numpy,
     transpose,
 )
@@ -32,6 +33,7 @@ from linear_icl.solvers._operators import (
 )
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is found, and ends the column
 def conjugate_gradient(
     A: Any,
     b: Any,
@@ -120,52 +122,54 @@ def conjugate_gradient(
     apply_M = (lambda r: r) if M is None else left_product(M, "M", vector)
 
     scale = power_of_two_scale(b, axes=(-2,))
-    unit = like(scale, b)
+    unit, exponent = like(scale, b), np.frexp(scale)[1] - 1
     b = b / unit
     x = _start(xp, x0, b, unit, vector)
     size_b = norms(b, axis=-2)
     members = Members((*b.shape[:-2], b.shape[-1]))
     stopping = _Stopping(
         members,
-        target=np.maximum(rtol * size_b, atol / scale[..., 0, :]),
+        target=np.maximum(rtol * size_b, np.ldexp(atol, -exponent)[..., 0, :]),
         whole=size_b,
         limit=10 * d if maxiter is None else maxiter,
         axis=-2,
     )
 
-    with np.errstate(over="ignore", invalid="ignore"):
-        r = b - apply_A(x)
-        z = apply_M(r)
-        p, rz = z, _dot(r, z)
-        while True:
-            (r,), again = stopping.verified((r,), lambda: (b - apply_A(x),))  # noqa: B023
-            if stopping.over():
-                break
-            if again.any():
-                z = apply_M(r)
-                p, rz = Members.keep_where(again, z, p, axis=-2), _dot(r, z)
-            _stop_indefinite(members, rz)
-            if not members.running.any():
-                break
-            Ap = apply_A(p)
-            pAp = _dot(p, Ap)
-            _stop_indefinite(members, pAp)
-            if not members.running.any():
-                break
-            members.count_step()
-            a = rz / _safe(xp, pAp)
-            x = members.keep(x + a * p, x, axis=-2)
-            r = members.keep(r - a * Ap, r, axis=-2)
+    r = b - apply_A(x)
+    z = apply_M(r)
+    p, rz = z, _dot(r, z)
+    while True:
+        (r,), again = stopping.verified((r,), lambda: (b - apply_A(x),))  # noqa: B023
+        if stopping.over():
+            break
+        if again.any():
             z = apply_M(r)
-            rz_new = _dot(r, z)
-            p = z + (rz_new / _safe(xp, rz)) * p
-            rz = rz_new
-            if callback is not None:
-                callback((x * unit)[..., 0] if vector else x * unit)
-    x = x * unit
+            p, rz = Members.keep_where(again, z, p, axis=-2), _dot(r, z)
+        _stop_indefinite(members, rz)
+        if not members.running.any():
+            break
+        Ap = apply_A(p)
+        pAp = _dot(p, Ap)
+        _stop_indefinite(members, pAp)
+        if not members.running.any():
+            break
+        members.count_step()
+        a = rz / _safe(xp, pAp)
+        further = x + a * p
+        members.stop(_not_finite(further, axis=-2), Status.BREAKDOWN)
+        x = members.keep(further, x, axis=-2)
+        r = members.keep(r - a * Ap, r, axis=-2)
+        z = apply_M(r)
+        rz_new = _dot(r, z)
+        p = z + (rz_new / _safe(xp, rz)) * p
+        rz = rz_new
+        if callback is not None:
+            callback((x * unit)[..., 0] if vector else x * unit)
+    x = times_power_of_two("x", x, exponent)
     return members.result(x=x[..., 0] if vector else x, raise_on_failure=raise_on_failure)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def cgls(
     A: Any,
     B: Any,
@@ -228,13 +232,13 @@ def cgls(
     # ‖BAᵀ‖ stands for the size of A, which an operator does not tell.
     size_a = power_of_two_scale(times_At(B))
     times_A, times_At = divided(times_A, size_a), divided(times_At, size_a)
-    unit = like(scale / size_a, B)
-    W = W / unit
+    of_B, of_A = np.frexp(scale)[1] - 1, np.frexp(size_a)[1] - 1
+    W = times_power_of_two("W0", W, of_A - of_B)
     start = norms(times_At(B), axis=-1)
     members = Members(tuple(B.shape[:-1]))
     stopping = _Stopping(
         members,
-        target=np.maximum(rtol * start, atol / (scale * size_a)[..., 0]),
+        target=np.maximum(rtol * start, np.ldexp(atol, -of_A - of_B)[..., 0]),
         whole=start,
         limit=10 * min(A.shape[-2:]) if maxiter is None else maxiter,
         axis=-1,
@@ -244,31 +248,33 @@ def cgls(
         R = B - times_A(W)
         return R, times_At(R)
 
-    with np.errstate(over="ignore", invalid="ignore"):
-        R, S = residuals(W)
-        P, size2 = S, _dot(S, S, axis=-1)
-        while True:
-            (R, S), again = stopping.verified((R, S), lambda: residuals(W))  # noqa: B023
-            if stopping.over():
-                break
-            if again.any():
-                P, size2 = Members.keep_where(again, S, P, axis=-1), _dot(S, S, axis=-1)
-            Q = times_A(P)
-            QQ = _dot(Q, Q, axis=-1)
-            members.stop(~(to_numpy(QQ)[..., 0] > 0), Status.BREAKDOWN)
-            if not members.running.any():
-                break
-            members.count_step()
-            a = size2 / _safe(xp, QQ)
-            W = members.keep(W + a * P, W, axis=-1)
-            R = members.keep(R - a * Q, R, axis=-1)
-            S = members.keep(times_At(R), S, axis=-1)
-            size2_new = _dot(S, S, axis=-1)
-            P = S + (size2_new / _safe(xp, size2)) * P
-            size2 = size2_new
-            if callback is not None:
-                callback((W * unit)[0] if vector else W * unit)
-    W = W * unit
+    R, S = residuals(W)
+    P, size2 = S, _dot(S, S, axis=-1)
+    while True:
+        (R, S), again = stopping.verified((R, S), lambda: residuals(W))  # noqa: B023
+        if stopping.over():
+            break
+        if again.any():
+            P, size2 = Members.keep_where(again, S, P, axis=-1), _dot(S, S, axis=-1)
+        Q = times_A(P)
+        QQ = _dot(Q, Q, axis=-1)
+        members.stop(~(to_numpy(QQ)[..., 0] > 0), Status.BREAKDOWN)
+        if not members.running.any():
+            break
+        members.count_step()
+        a = size2 / _safe(xp, QQ)
+        further = W + a * P
+        members.stop(_not_finite(further, axis=-1), Status.BREAKDOWN)
+        W = members.keep(further, W, axis=-1)
+        R = members.keep(R - a * Q, R, axis=-1)
+        S = members.keep(times_At(R), S, axis=-1)
+        size2_new = _dot(S, S, axis=-1)
+        P = S + (size2_new / _safe(xp, size2)) * P
+        size2 = size2_new
+        if callback is not None:
+            given = times_power_of_two("W", W, of_B - of_A)
+            callback(given[0] if vector else given)
+    W = times_power_of_two("W", W, of_B - of_A)
     return members.result(W=W[0] if vector else W, raise_on_failure=raise_on_failure)
 
 
@@ -325,6 +331,12 @@ def _dot(u: Array, v: Array, axis: int = -2) -> Array:
     """Inner products along one axis, kept as an axis of length 1."""
     xp = array_namespace(u)
     return xp.sum(u * v, axis=axis, keepdims=True)
+
+
+def _not_finite(a: Array, axis: int) -> np.ndarray:
+    """Where a right-hand side along the axis holds NaN or infinity."""
+    xp = array_namespace(a)
+    return to_numpy(xp.any(~xp.isfinite(a), axis=axis)).astype(bool)
 
 
 def _safe(xp: Any, a: Array) -> Array:

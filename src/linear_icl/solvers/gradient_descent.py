@@ -77,9 +77,10 @@ def gradient_descent(
     prompt = prepare(A, B)
     A, B, W = prompt.A, prompt.B, prompt.start(W0)
     eta = _step_sizes(prompt, step)
-    unit = prompt.scale_a * prompt.scale_b  # the caller's gradient per unit of ours
+    # The caller's gradient per unit of ours is 2^exponent.
+    exponent = sum(np.frexp(scale)[1] - 1 for scale in (prompt.scale_a, prompt.scale_b))
     start = norms(B @ transpose(A), axis=-1)
-    target = np.maximum(rtol * start, atol / unit[..., 0])
+    target = np.maximum(rtol * start, np.ldexp(atol, -exponent)[..., 0])
     members = Members((*prompt.batch, B.shape[-2]))
     limit = 10_000 if maxiter is None else maxiter
     first = None
