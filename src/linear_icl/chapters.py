@@ -230,6 +230,14 @@ CHAPTERS: dict[str, Chapter] = {
             _SEED,
         ),
     ),
+    "11_claims": Chapter(
+        "Claims, and what holds",
+        (
+            _size("prompts", 5, "random prompts that a claim is measured on", high=50, low=2),
+            _size("d", 12, "features: length of an input", high=40, low=6),
+            _SEED,
+        ),
+    ),
     "12_gallery": Chapter(
         "Three real uses",
         (
