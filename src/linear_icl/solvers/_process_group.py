@@ -94,7 +94,8 @@ def start(job: Job, workers: int | None = None) -> int:
     if "RANK" in os.environ:
         if workers is not None:
             raise ValueError("--workers has no meaning under torchrun, which starts the ranks")
-        end_with_parent(os.getppid())
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            end_with_parent(os.getppid())
         return take_part(job)
     if workers is None:
         found = len(_matching(job.parts))
@@ -146,6 +147,7 @@ def take_part(job: Job) -> int:
             print(f"linear-icl: {lost}", file=sys.stderr, flush=True)
         else:
             team.tell(str(lost))
+            team.leave()
         sys.stdout.flush()
         os._exit(lost.code)  # threads of a broken process group need not ever end
 
@@ -218,6 +220,7 @@ def _solve(job: Job, team: Team, threads: int) -> int:
         sys.stdout.flush()
         if not result.converged and not job.keep_unconverged:
             team.tell(f"not converged, so {job.output} was not written (--keep-unconverged)")
+    team.leave()
     return 0 if result.converged else 1
 
 

@@ -77,7 +77,8 @@ class Team:
         now = time.monotonic()
         if stage is not None or now > self._signed + 1:
             self._sign, self._signed = self._sign + 1, now
-            self._ask(lambda: self.store.set(f"sign/{self.rank}", f"{self._sign} {self.stage}"))
+            sign = json.dumps(f"{self._sign} {self.stage}")
+            self._ask(lambda: self.store.set(f"sign/{self.rank}", sign))
 
     def together(self, stage: str, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
         """Every rank works, then all know how all fared: what each returned, by rank.
@@ -104,6 +105,8 @@ class Team:
         limit = silence or self.silence
         signs: dict[int, tuple[str, float]] = {}
         while missing := self._missing(key):
+            if self._has("broken"):  # for one who has fallen behind the last message failed
+                raise self.call_roll(f"while {key}")
             self.alive()
             now = time.monotonic()
             for r in missing:
@@ -117,7 +120,7 @@ class Team:
                         "stopped, or a step takes longer than --timeout allows for"
                     )
             time.sleep(LOOK)
-        return [json.loads(self._ask(lambda r=r: self.store.get(f"{key}/{r}"))) for r in self._all]
+        return [self._heard(key, r) for r in self._all]
 
     def call_roll(self, where: str, error: str | None = None) -> Lost:
         """Why the rounds broke off: every rank that still can says so, the others are named.
@@ -125,15 +128,12 @@ class Team:
         A broken connection only says that some neighbour is gone, who may have gone because of
         another; whoever does not answer here is the cause.
         """
+        self._ask(lambda: self.store.set("broken", ""))
         self._ask(lambda: self.store.set(f"roll/{self.rank}", json.dumps(error)))
         end = time.monotonic() + min(5.0, self.silence)
         while (missing := self._missing("roll")) and time.monotonic() < end:
             time.sleep(LOOK)
-        told = {
-            r: json.loads(self._ask(lambda r=r: self.store.get(f"roll/{r}")))
-            for r in self._all
-            if r not in missing
-        }
+        told = {r: self._heard("roll", r) for r in self._all if r not in missing}
         causes = {r: said for r, said in told.items() if said is not None}
         for r in missing:
             causes[r] = (
@@ -161,19 +161,31 @@ class Team:
         with suppress(RuntimeError):
             self.store.set(f"printed/{host}", "")
 
+    def leave(self) -> None:
+        """The last word; rank 0, which may host the store, goes after the others."""
+        with suppress(Lost):
+            self._ask(lambda: self.store.set(f"left/{self.rank}", ""))
+            end = time.monotonic() + 2
+            while self.rank == 0 and self._missing("left") and time.monotonic() < end:
+                time.sleep(LOOK)
+
     @property
     def _all(self) -> range:
         return range(self.size)
 
     def _missing(self, key: str) -> list[int]:
-        if self._ask(lambda: self.store.check([f"{key}/{r}" for r in self._all])):
+        if self._has(*(f"{key}/{r}" for r in self._all)):
             return []
-        return [r for r in self._all if not self._ask(lambda r=r: self.store.check([f"{key}/{r}"]))]
+        return [r for r in self._all if not self._has(f"{key}/{r}")]
+
+    def _heard(self, key: str, rank: int) -> Any:
+        return json.loads(self._ask(lambda: self.store.get(f"{key}/{rank}")))
 
     def _sign_of(self, rank: int) -> str:
-        if not self._ask(lambda: self.store.check([f"sign/{rank}"])):
-            return ""
-        return self._ask(lambda: self.store.get(f"sign/{rank}")).decode()
+        return self._heard("sign", rank) if self._has(f"sign/{rank}") else ""
+
+    def _has(self, *keys: str) -> bool:
+        return self._ask(lambda: self.store.check(list(keys)))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         try:
@@ -225,7 +237,7 @@ def launch(work: Callable[[], int], workers: int) -> int:
     # process has a thread. Where forking is not safe every rank imports it by itself.
     import torch.distributed  # noqa: F401
 
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     listener = socket.create_server(("127.0.0.1", 0))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ranks: list[Any] = []
