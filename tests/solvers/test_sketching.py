@@ -194,6 +194,12 @@ def test_labels_that_no_weights_reproduce_are_never_called_solved(noise, rank, f
     assert relative_error(answer, expected) < max(30 * noise, 1e-4)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_even_a_single_column_a_layer_does_not_hide_the_noise(kind):
+    A, B, C = prompt(3, 12, 1.5, noise=1e-3)
+    assert not solvers.eagle(A, B, C, sketch=kind(1, rng=0)).converged
+
+
 def test_noise_is_no_obstacle_where_the_examples_do_not_outnumber_the_features():
     A, B, C = prompt(12, 12, 5.0, noise=0.5)
     result = solvers.eagle(A, B, C, sketch=sketching.columns(4, rng=0))
