@@ -106,16 +106,31 @@ def ranks_in_rounds(folder, process, ranks):
     return found
 
 
-def gone(pids):
-    """Whether none of the processes runs any more (a zombie does not)."""
+def left(folder):
+    """The processes that still run in a folder (a zombie does not run)."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and os.readlink(entry / "cwd") == str(folder):
+                found.append(entry.name)
+    return found
 
-    def runs(pid):
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
 
-    return not any(runs(pid) for pid in pids)
+def lethal(folder, rank, at):
+    """Have a rank kill itself with -9 after a round, the first time that it is started."""
+    (folder / "sitecustomize.py").write_text(
+        "import os\n"
+        "from linear_icl.solvers import _process_group\n"
+        "on_round = _process_group.Keeper.on_round\n"
+        "def fatal(self, state):\n"
+        "    on_round(self, state)\n"
+        "    first = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0') == '0'\n"
+        f"    if first and (self.rank, self.round) == ({rank}, {at}):\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "_process_group.Keeper.on_round = fatal\n"
+    )
+    return {"PYTHONPATH": str(folder)}
 
 
 def unhurt(folder):
@@ -145,26 +160,22 @@ def test_four_processes_find_what_one_finds(small):
 
 @linux
 def test_a_killed_job_goes_on_from_its_checkpoint_to_the_same_bits(small, tmp_path):
-    folder, keep = small[0], ["--checkpoint", "kept", "--every", "7"]
+    keep = ["--checkpoint", "kept", "--every", "7"]
     undisturbed = save(tmp_path / "undisturbed", small[1], small[2])
     assert run(undisturbed, [*COMMAND, *LONG, "150"])[0] == 1  # not converged
     disturbed = save(tmp_path / "disturbed", small[1], small[2])
-    with started(disturbed, [*COMMAND, *FOREVER, *keep]) as process:
-        pids = ranks_in_rounds(disturbed, process, 4)
-        os.kill(pids[2], signal.SIGKILL)
-        begin = time.monotonic()
-        code, _, errors = ended(disturbed, process)
-        assert time.monotonic() < begin + 30
+    killing = lethal(disturbed, rank=2, at=60)
+    code, _, errors = run(disturbed, [*COMMAND, *LONG, "150", *keep], **killing)
     assert code == 1
     assert errors == "linear-icl: rank 2 was killed by SIGKILL, as happens when memory runs out\n"
-    assert gone(pids)
+    assert left(disturbed) == []
     assert unhurt(disturbed)
 
     code, output, errors = run(disturbed, [*COMMAND, *LONG, "150", *keep, "--resume"])
     assert (code, errors) == (1, "")
+    assert "went on from round 56" in output
     assert "(150 iterations)" in output
     assert (disturbed / "D.npy").read_bytes() == (undisturbed / "D.npy").read_bytes()
-    assert folder != disturbed
 
 
 # torchrun
@@ -174,24 +185,12 @@ def test_a_killed_job_goes_on_from_its_checkpoint_to_the_same_bits(small, tmp_pa
 def test_torchrun_starts_again_from_the_checkpoint(tmp_path):
     parts, C, _ = blocks([20, 20])
     folder = save(tmp_path, parts, C)
-    # Rank 1 kills itself in its round 10, the first time.
-    (folder / "sitecustomize.py").write_text(
-        "import os\n"
-        "if os.environ.get('RANK') == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "    from linear_icl.solvers import _process_group as p\n"
-        "    on_round = p.Keeper.on_round\n"
-        "    def fatal(self, state):\n"
-        "        on_round(self, state)\n"
-        "        if self.round == 10:\n"
-        "            os.kill(os.getpid(), 9)\n"
-        "    p.Keeper.on_round = fatal\n"
-    )
     command = [
         *(*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1", "--rdzv-backend", "c10d"),
         *("--rdzv-endpoint", "127.0.0.1:0", *MODULE, *FILES, "--method", "average"),
         *("--checkpoint", "kept", "--every", "4"),
     ]
-    code, output, errors = run(folder, command, PYTHONPATH=str(folder), GLOO_SOCKET_IFNAME="lo")
+    code, output, errors = run(folder, command, **lethal(folder, rank=1, at=10))
     assert (code, "went on from round 8" in output) == (0, True), errors
     inside = eagle_distributed(parts, C, method="average")
     assert inside.iterations > 20
@@ -297,7 +296,7 @@ def test_a_stopped_rank_ends_the_job_and_is_named(small, tmp_path):
         r"needs longer than --timeout allows for\n",
         errors,
     )
-    assert gone(pids)
+    assert left(folder) == []
     assert unhurt(folder)
 
 
@@ -314,15 +313,14 @@ def test_a_rank_that_hangs_while_it_opens_its_file_ends_the_job_and_is_named(sma
         "    return read(*args, **options)\n"
         "files.read_array = hang\n"
     )
-    begin = time.monotonic()
     code, _, errors = run(folder, [*COMMAND, *FILES, "--timeout", "8"], PYTHONPATH=str(folder))
     assert code == 1
     assert errors == (
         "linear-icl: rank 3 has given no sign of life for 4 s (opening A_3.npy): it was stopped, "
         "or a step takes longer than --timeout allows for\n"
     )
+    assert left(folder) == []
     assert unhurt(folder)
-    assert time.monotonic() < begin + PATIENCE
 
 
 def test_ranks_whose_files_are_cut_off_or_missing_end_the_job_and_are_named(small, tmp_path):
@@ -345,11 +343,11 @@ def test_no_rank_outlives_the_launcher(small, tmp_path, name, code):
     folder = save(tmp_path, small[1][:2], small[2])
     keep = ["--checkpoint", "kept", "--every", "3"]
     with started(folder, [*COMMAND, *FOREVER, *keep]) as process:
-        pids = ranks_in_rounds(folder, process, 2)
+        ranks_in_rounds(folder, process, 2)
         process.send_signal(getattr(signal, name))
         found, _, errors = ended(folder, process)
     assert (found, errors) == (code, "")
-    until(lambda: gone(pids))
+    until(lambda: not left(folder))
     assert unhurt(folder)
 
 
