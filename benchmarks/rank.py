@@ -79,24 +79,32 @@ def seconds(run: Callable[[], Any], repeats: int) -> float:
 
 
 def layer(rows: dict[str, Any], keep: Callable[[], None]) -> None:
-    """Seconds and flops of a layer that sees n, n/2, n/4 and n/8 columns, and ratios to n."""
+    """Seconds of a layer that sees n, n/2, n/4 or n/8 columns (the median of a run), and flops."""
     for n in LAYER_SIZES:
         if str(n) in rows:
             continue
         problem = prompt(1e2, n)
-        # Both runs look at the residual after their last layer.
-        few, many, repeats = (8, 48, 7) if n == N else (1, 4, 2)
+        layers = 64 if n == N else 4
         row: dict[str, Any] = {}
         # Haar sketches are for the theory: their two products with S cost more than the layer.
         for kind, draw in SKETCHES.items() if n == N else [("columns", sketching.columns)]:
             for r in (n, n // 2, n // 4, n // 8):
+                stamps: list[float] = []
 
-                def run(steps: int, draw: Any = draw, r: int = r, p: Any = problem) -> None:
-                    solvers.eagle(p.A, p.B, p.C, sketch=draw(r), rtol=NEVER, maxiter=steps)
+                def stamp(_: Any, stamps: list[float] = stamps) -> None:
+                    stamps.append(time.process_time())
 
-                times = [seconds(lambda k=k: run(k), repeats) for k in (few, many)]
+                solvers.eagle(
+                    problem.A,
+                    problem.B,
+                    problem.C,
+                    sketch=draw(r),
+                    rtol=NEVER,
+                    maxiter=layers,
+                    callback=stamp,
+                )
                 row.setdefault(kind, {})[str(r)] = {
-                    "seconds": float(f"{(times[1] - times[0]) / (many - few):.3g}")
+                    "seconds": float(f"{np.median(np.diff(stamps)):.3g}")
                 }
             for entry in row[kind].values():
                 entry["of_full"] = round(entry["seconds"] / row[kind][str(n)]["seconds"], 3)
