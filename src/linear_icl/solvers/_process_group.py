@@ -30,7 +30,16 @@ from linear_icl._arrays import check_tolerances
 from linear_icl.results import SolveResult
 from linear_icl.solvers import _machines
 from linear_icl.solvers._machines import Machine, State
-from linear_icl.solvers._ranks import Lost, Team, end_with_parent, join, launch, refuse, words
+from linear_icl.solvers._ranks import (
+    Lost,
+    Team,
+    end_with_parent,
+    join,
+    launch,
+    refuse,
+    tidily,
+    words,
+)
 
 CHECKPOINT = "state.safetensors"
 # A block with more numbers than this is known by samples of its columns.
@@ -201,7 +210,8 @@ def _solve(job: Job, team: Team, threads: int) -> int:
 
     def write() -> dict[str, Any]:
         if team.rank == 0 and (result.converged or job.keep_unconverged):
-            files.write_array(job.output, result.D)
+            with tidily():
+                files.write_array(job.output, result.D)
         return {
             "memory": peak_memory(),
             "threads": threads,
@@ -414,7 +424,7 @@ class Keeper:
         self.round = int(state["round"])
         if self.rank == 0 and self.job.checkpoint and self.round % self.job.every == 0:
             metadata = {"problem": json.dumps(self.problem, sort_keys=True)}
-            with files.replacing(self.file) as stream:
+            with tidily(), files.replacing(self.file) as stream:
                 stream.write(save(_plain(state), metadata))
 
     def state(self) -> State | None:

@@ -16,8 +16,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -253,6 +253,16 @@ def launch(work: Callable[[], int], workers: int) -> int:
         return code
     finally:
         _end(ranks)
+
+
+@contextmanager
+def tidily() -> Iterator[None]:
+    """Where files are written: being ended goes through the clean-up, not straight away."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _be(work: Callable[[], int], environment: dict[str, str], parent: int) -> None:
