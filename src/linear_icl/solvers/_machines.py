@@ -29,6 +29,8 @@ DEFAULT_MAXITER = 10_000
 MOST_LAYERS = 400
 # Rounds of power iteration, at most, with which gradient descent finds its step.
 POWER_ROUNDS = 30
+# Entries beyond this cannot be squared any more: the rounds diverge.
+LARGEST = 1e150
 EPSILON = float(np.finfo(np.float64).eps)
 
 # What all machines hold alike: the blocks, what the method carries along, the counters. It is
@@ -101,6 +103,7 @@ class Machine:
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         check_number("eta", eta)
+        check_tolerances(1.0, 0.0, None, rcond)
         examples = Examples(A, B)
         if examples.batch:
             raise ValueError(f"A must have shape (d, n), without a batch; got {tuple(A.shape)}")
@@ -115,7 +118,8 @@ class Machine:
         self.spectrum = Spectrum.of(A, rcond)
         self.rank = int(self.spectrum.rank)
         norm = self.spectrum.norm[0]
-        self.norm = float(norm * scale[0, 0] * examples.scale_a[0, 0])
+        size = norm * scale[0, 0] * examples.scale_a[0, 0]
+        self.norm = float(size) if self.rank else 0.0
         # ‖A_μ‖ = 1 from here on; dividing A_μ and B_μ alike leaves W_μ as it is.
         self.A = A / norm
         self.B = B * (examples.scale_b / examples.scale_a / (norm * scale))
@@ -232,9 +236,8 @@ class _Method:
     C is what is left of the query, D what has been predicted: D + W*C = D* in every round.
     """
 
-    conditioned = True
-    # Recurrences drift; what they claim is checked by one more round, with X: C = C₀ − E X.
-    recurrent = False
+    # Whether blocks are conditioned round by round, or ahead of the first round.
+    layered = ahead = False
 
     def __init__(self, s: State, machines: int, gamma: float) -> None:
         self.s, self.machines, self.gamma = s, machines, gamma
@@ -276,7 +279,7 @@ class _Method:
 class _Average(_Method):
     """As printed: a layer on every machine, C and D averaged."""
 
-    freeze = False
+    layered, freeze = True, False
 
     def prepare(self, machine: Machine, norm: float) -> None:
         for _ in range(int(self.s["round"])):
@@ -299,10 +302,11 @@ class _Conjugate(_Method):
     """Conjugate gradients, in the form that makes the residual smallest (conjugate residuals).
 
     The search directions' images follow from the residual's, so that the message is the same as
-    in gradient descent; a part of C outside the range, which no product can see, does no harm.
+    in gradient descent. Recurrences drift; what they claim is checked by one more round, with X:
+    C = C₀ − E X.
     """
 
-    recurrent = True
+    ahead = True
 
     @staticmethod
     def carried(C: np.ndarray, D: np.ndarray) -> State:
@@ -357,7 +361,7 @@ class _Conjugate(_Method):
 class _RawConjugate(_Conjugate):
     """The same on the data as they are."""
 
-    conditioned = False
+    ahead = False
 
     def prepare(self, machine: Machine, norm: float) -> None:
         machine.weight = (machine.norm / norm) ** 2
@@ -368,6 +372,8 @@ class _Pooled(_RawConjugate):
 
     Two rounds a step: the machines' inverses are averaged, then the direction is multiplied.
     """
+
+    ahead = True
 
     @staticmethod
     def carried(C: np.ndarray, D: np.ndarray) -> State:
@@ -405,8 +411,6 @@ class _Pooled(_RawConjugate):
 
 class _GradientDescent(_Method):
     """C ← C − ΣA_μA_μᵀC/λ, on the data as they are, after λ_max has been found."""
-
-    conditioned = False
 
     @staticmethod
     def carried(C: np.ndarray, D: np.ndarray) -> State:
@@ -527,8 +531,6 @@ def run(
     rounds = METHODS[method](s, communicator.machines, gamma)
     for machine in machines:
         rounds.prepare(machine, norm if norm > 0 else 1.0)
-    if not rounds.conditioned or rounds.recurrent:
-        layers = 0  # the same operator from the first round on
     scale = s["scale"]
     whole = norms(C / scale, axis=0)
     target = np.maximum(rtol * whole, atol / scale)
@@ -537,19 +539,26 @@ def run(
         _record(s, np.where((norm > 0) and (labels > 0), whole / relative, 0.0))
         _stop(s, (whole == 0) | (norm == 0) | (labels == 0), Status.CONVERGED)
     note = ""
+    if rounds.ahead and layers == np.inf:
+        _stop(s, s["running"], Status.BREAKDOWN)
+        note = "Layers with this eta (default 1/3) do not make every block a partial isometry"
+    if not rounds.layered:
+        layers = 0  # the same operator from the first round on
     limit = DEFAULT_MAXITER if maxiter is None else maxiter
 
     while s["running"].any() and s["round"] < limit:
         messages = [rounds.message(machine) for machine in machines]
         total = communicator.total(messages)
         s["messages"], s["numbers"] = s["messages"] + 1, s["numbers"] + messages[0].size
-        if not np.isfinite(total).all():
+        diverged = not (np.abs(total[: len(C)]) < LARGEST).all()
+        if diverged or not np.isfinite(total).all():
             _stop(s, s["running"], Status.BREAKDOWN)
             note = "A message was not finite: the steps are too long, or a block has no clear rank"
             break
         if s["round"] >= layers:
             _judge_outside(s, rounds.seen(total), layers, target)
-        rounds.receive(total)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounds.receive(total)
         for machine in machines:
             rounds.after(machine)
         s["round"] = s["round"] + 1

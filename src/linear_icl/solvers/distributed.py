@@ -182,7 +182,7 @@ def _template(parts: Any) -> Callable[[np.ndarray], Array]:
         raise TypeError("the parts must all be NumPy arrays or all be torch tensors")
     xp = array_namespace(*blocks)
     dtype = xp.result_type(*blocks)
-    return lambda D: xp.asarray(np.ascontiguousarray(D), dtype=dtype, device=device(blocks[0]))
+    return lambda D: xp.asarray(np.array(D), dtype=dtype, device=device(blocks[0]))
 
 
 def _checked_query(machine: Machine, C: Any) -> tuple[np.ndarray, Array | None]:
