@@ -318,14 +318,14 @@ class Block:
 
     def read(self) -> dict[str, Any]:
         """The one pass over the examples, in bounded memory when their file is mapped."""
-        mapped, passed = _mapping(self.A), 0
+        passed = 0
 
         def progress() -> None:
             nonlocal passed
             passed += 1
             self.team.alive()
-            if mapped is not None and passed % BLOCKS == 0:
-                mapped.madvise(mmap.MADV_DONTNEED)
+            if passed % BLOCKS == 0:
+                _give_back(self.A)
 
         try:
             self.machine = Machine(self.A, self.B, rcond=self.job.rcond, progress=progress)
@@ -365,11 +365,12 @@ def _open(file: str, columns: Columns) -> np.ndarray:
     return array[..., columns(array.shape[-1])] if array.ndim else array
 
 
-def _mapping(array: Any) -> mmap.mmap | None:
-    """The mapped file that an array looks into."""
+def _give_back(array: Any) -> None:
+    """Let go of the pages of a mapped file that have been read."""
     while isinstance(array, np.ndarray):
         array = array.base
-    return array if isinstance(array, mmap.mmap) else None
+    if isinstance(array, mmap.mmap):
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 def checksum(*arrays: np.ndarray) -> str:
@@ -377,9 +378,12 @@ def checksum(*arrays: np.ndarray) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.shape} {array.dtype}".encode())
-        if array.size > WHOLE:
-            array = array[..., np.linspace(0, array.shape[-1] - 1, SAMPLES, dtype=int)]
-        digest.update(np.ascontiguousarray(array).data)
+        if array.size <= WHOLE:
+            digest.update(np.ascontiguousarray(array).data)
+            continue
+        for column in np.linspace(0, array.shape[-1] - 1, SAMPLES, dtype=int):
+            digest.update(np.ascontiguousarray(array[..., column]).data)
+            _give_back(array)
     return digest.hexdigest()
 
 
