@@ -141,8 +141,8 @@ def lethal(folder, rank, at):
 
 
 def unhurt(folder):
-    """Nothing written, and nothing half written."""
-    return not (folder / "D.npy").exists() and not list(folder.glob("**/.*.tmp"))
+    """No output, and no half of it under another name."""
+    return not (folder / "D.npy").exists() and not list(folder.glob(".*.tmp"))
 
 
 # Without faults

@@ -130,7 +130,7 @@ class Team:
         """
         self._ask(lambda: self.store.set("broken", ""))
         self._ask(lambda: self.store.set(f"roll/{self.rank}", json.dumps(error)))
-        end = time.monotonic() + min(5.0, self.silence)
+        end = time.monotonic() + min(4.0, self.silence)
         while (missing := self._missing("roll")) and time.monotonic() < end:
             time.sleep(LOOK)
         told = {r: self._heard("roll", r) for r in self._all if r not in missing}
@@ -165,7 +165,7 @@ class Team:
         """The last word; rank 0, which may host the store, goes after the others."""
         with suppress(Lost):
             self._ask(lambda: self.store.set(f"left/{self.rank}", ""))
-            end = time.monotonic() + 2
+            end = time.monotonic() + 1
             while self.rank == 0 and self._missing("left") and time.monotonic() < end:
                 time.sleep(LOOK)
 
@@ -315,7 +315,7 @@ def _watch(ranks: Sequence[Any]) -> int:
                 return 1
         done = [code for code in codes if code is not None]
         if any(done):  # the others have the same news and are about to leave
-            deadline = min(deadline, time.monotonic() + 5)
+            deadline = min(deadline, time.monotonic() + 1)
         if len(done) == len(codes) or time.monotonic() > deadline:
             return max(done)
         time.sleep(LOOK)
@@ -325,7 +325,7 @@ def _end(ranks: Sequence[Any]) -> None:
     """End what still runs."""
     for rank in ranks:
         rank.terminate()
-    end = time.monotonic() + 2
+    end = time.monotonic() + 1
     for rank in ranks:
         rank.join(max(0.0, end - time.monotonic()))
         rank.kill()  # a stopped process does not hear the first signal
