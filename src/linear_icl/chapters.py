@@ -233,8 +233,8 @@ CHAPTERS: dict[str, Chapter] = {
     "11_claims": Chapter(
         "Claims, and what holds",
         (
-            _size("prompts", 5, "random prompts that a claim is measured on", high=50, low=2),
-            _size("d", 12, "features: length of an input", high=40, low=6),
+            _size("prompts", 5, "random prompts that a claim is measured on", high=20, low=2),
+            _size("d", 12, "features: length of an input", high=24, low=8),
             _SEED,
         ),
     ),
