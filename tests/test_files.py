@@ -86,6 +86,15 @@ def test_npy_can_be_mapped_and_is_then_read_only(tmp_path):
         files.read_array(tmp_path / "M.csv", mmap=True)
 
 
+@pytest.mark.parametrize("mmap", [True, False])
+def test_who_checks_the_entries_may_read_any_even_none(tmp_path, mmap):
+    for array in (np.array([[1.0, np.nan]]), np.zeros((3, 0))):
+        np.save(tmp_path / "A.npy", array)
+        found = files.read_array(tmp_path / "A.npy", mmap=mmap, check_finite=False)
+        np.testing.assert_array_equal(found, array)
+        refused(tmp_path / "A.npy")
+
+
 def test_an_array_of_an_npz_is_found_by_its_key(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, A=np.eye(2), B=np.ones((1, 2)))

@@ -488,6 +488,28 @@ def test_a_checksum_sees_every_entry_of_a_small_array_and_the_shape_of_any():
     assert _process_group.checksum(A) != _process_group.checksum(with_entry(A, 6.5))
 
 
+def test_a_large_mapped_array_is_known_by_samples_whose_pages_are_given_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(_process_group, "WHOLE", 10)
+    A = np.arange(600.0).reshape(3, 200)
+    np.save(tmp_path / "A.npy", A)
+    mapped = np.load(tmp_path / "A.npy", mmap_mode="r")[:, 50:]
+    assert _process_group.checksum(mapped) == _process_group.checksum(A[:, 50:])
+    assert _process_group.checksum(mapped) != _process_group.checksum(A[:, :150])
+    np.testing.assert_array_equal(mapped, A[:, 50:])
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+def test_the_columns_of_one_file_are_shared_without_gap_or_overlap(ranks, tmp_path, monkeypatch):
+    A = np.arange(6.0).reshape(2, 3)
+    np.save(tmp_path / "A.npy", A)
+    monkeypatch.chdir(tmp_path)
+    shares = [
+        _process_group._open(*_process_group._share("A.npy", "--parts", r, ranks))
+        for r in range(ranks)
+    ]
+    np.testing.assert_array_equal(np.concatenate(shares, axis=1), A)
+
+
 # Options
 
 
