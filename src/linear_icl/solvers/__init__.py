@@ -37,3 +37,8 @@ def __getattr__(name: str) -> Any:
 
         return eagle_distributed
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All public names: the reference is made from those that are listed."""
+    return sorted({*globals(), *__all__})
