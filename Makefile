@@ -10,6 +10,8 @@ HTML    := _build/html
 PORT    ?= 8000
 # Processes of pytest at a time, and threads of linear algebra in each.
 WORKERS ?= 2
+# What `make reproduce` measures; empty is everything.
+PARTS   ?=
 export OMP_NUM_THREADS ?= 1
 
 # A failure counts wherever it stands in a pipe.
@@ -21,7 +23,7 @@ heading  = @printf '\n\033[1m=== %s\033[0m\n' '$(1)'
 
 .DEFAULT_GOAL := help
 .PHONY: help setup book serve test lint types unit doctests readme nbval rerun site \
-        notebooks format clean distclean
+        notebooks reproduce format clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +69,10 @@ notebooks: $(STAMP) ## Execute every notebook again and store the outputs
 	$(call heading,Notebooks: executed in place)
 	@$(BIN)/python -m linear_icl.chapters execute
 	@$(BIN)/python -m linear_icl.chapters table
+
+reproduce: $(STAMP) ## Measure everything again and compare (PARTS="experiments rank" for some)
+	$(call heading,Measurements: from nothing and in a copy under runs)
+	@$(BIN)/python benchmarks/reproduce.py $(PARTS)
 
 # ---- The tests ---------------------------------------------------------------------------------
 
