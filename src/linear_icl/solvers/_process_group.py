@@ -156,6 +156,8 @@ def take_part(job: Job) -> int:
             print(f"linear-icl: {lost}", file=sys.stderr, flush=True)
         else:
             team.tell(str(lost))
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                team.end(lost.silent)
             team.leave()
         sys.stdout.flush()
         os._exit(lost.code)  # threads of a broken process group need not ever end

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 # Seconds between two looks at the store or at the children.
@@ -28,9 +29,9 @@ LOOK = 0.05
 class Lost(RuntimeError):
     """The job cannot go on. The message names the rank and the reason."""
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, code: int = 1, silent: Sequence[int] = ()) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.silent = code, silent
 
 
 def join(timeout: float) -> Team:
@@ -47,7 +48,7 @@ def join(timeout: float) -> Team:
     except (ValueError, RuntimeError) as error:
         raise Lost(f"the ranks do not find each other: {_first_line(error)}") from None
     team = Team(store, rank, size, timeout)
-    team.gather("joined", {}, patience)
+    team.pids = [said["pid"] for said in team.gather("joined", {"pid": os.getpid()}, patience)]
     return team
 
 
@@ -69,6 +70,7 @@ class Team:
         self.store, self.rank, self.size = store, rank, size
         self.silence = timeout / 2
         self.stage = "starting"
+        self.pids: list[int] = []
         self._sign, self._signed = 0, -math.inf
 
     def alive(self, stage: str | None = None) -> None:
@@ -117,7 +119,8 @@ class Team:
                     stage = sign.partition(" ")[2] or "starting"
                     raise Lost(
                         f"rank {r} has given no sign of life for {limit:.0f} s ({stage}): it was "
-                        "stopped, or a step takes longer than --timeout allows for"
+                        "stopped, or a step takes longer than --timeout allows for",
+                        silent=[r],
                     )
             time.sleep(LOOK)
         return [self._heard(key, r) for r in self._all]
@@ -145,6 +148,7 @@ class Team:
         try:
             refuse(causes, code=1)
         except Lost as lost:
+            lost.silent = missing
             return lost
         raise AssertionError
 
@@ -168,6 +172,17 @@ class Team:
             end = time.monotonic() + 1
             while self.rank == 0 and self._missing("left") and time.monotonic() < end:
                 time.sleep(LOOK)
+
+    def end(self, ranks: Sequence[int]) -> None:
+        """Kill those of the ranks that torchrun's agent here has started too.
+
+        The agent would give a stopped process 30 seconds to hear a signal that it cannot hear.
+        """
+        for rank in ranks:
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{self.pids[rank]}/stat").read_text()
+                if int(stat.rpartition(")")[2].split()[1]) == os.getppid():
+                    os.kill(self.pids[rank], signal.SIGKILL)
 
     @property
     def _all(self) -> range:
