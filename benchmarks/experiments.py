@@ -66,7 +66,7 @@ class Watch:
         self.errors.append(error)
         if error < 0.5 * self.best:
             self.best, self.since = error, 0
-        elif self.best < 0.1:  # before, EAGLE prepares A and shows no error yet
+        elif self.best < 1e-5:  # before, EAGLE prepares A, and its error may stand still
             self.since += 1
         if error <= self.target or self.since >= self.patience:
             raise Settled

@@ -148,6 +148,7 @@ def write_journal(journal: dict[str, Any]) -> None:
 # What a measurement tells about the machine, and not about the mathematics.
 MACHINE = (
     "second",
+    "_ms",
     "memory",
     "peak",
     "resident",
