@@ -29,6 +29,17 @@ OTHER_VALUES = {
         "rtol": 1e-7,
         "seed": 3,
     },
+    "07_rank_restricted_attention": {
+        "d": 40,
+        "n": 88,
+        "rank": 11,
+        "machines": 4,
+        "alpha": 0.2,
+        "kappa": 30.0,
+        "method": "frozen",
+        "noise": 0.001,
+        "seed": 3,
+    },
     "08_training_transformers": {
         "regime": "rank_limited",
         "d": 6,

@@ -210,6 +210,30 @@ CHAPTERS: dict[str, Chapter] = {
             _SEED,
         ),
     ),
+    "07_rank_restricted_attention": Chapter(
+        "Rank-restricted attention and many machines",
+        (
+            _size("d", 60, "features: length of an input", high=500, low=4),
+            _size("n", 120, "examples on all machines together", low=8),
+            _size("rank", 15, "columns r of the smallest sketch, at most n"),
+            _size("machines", 3, "machines M", high=64, low=2),
+            Parameter(
+                "alpha", float, 0.1, "diversity index: 1, or at most 1 - 1/machines", 0.005, 1.0
+            ),
+            Parameter("kappa", float, 1e2, "condition number of a machine's block", 1.0, 1e6),
+            Parameter(
+                "method",
+                str,
+                "cg",
+                "method of the two processes",
+                choices=("average", "frozen", "cg", "pooled", "raw-cg"),
+            ),
+            Parameter(
+                "noise", float, 1e-4, "variance of the noise on B, where there is any", 1e-8, 1.0
+            ),
+            _SEED,
+        ),
+    ),
     "08_training_transformers": Chapter(
         "Training transformers",
         (
