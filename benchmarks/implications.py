@@ -30,9 +30,9 @@ from linear_icl.transformers.score_attention import (
 )
 
 D, N, D_OUT, N_QUERY, LAYERS, RANK = 8, 8, 2, 2, 3, 5
-STEPS, BATCH, SEEDS = 2000, 256, 2
+STEPS, BATCH, SEEDS = 1500, 256, 2
 # Two numbers a layer move together with the weights they make; single weights need small steps.
-RATES = {"pattern": 3e-2, "linear": 3e-3, "relu": 3e-3, "softmax": 3e-3}
+RATES = {"pattern": 3e-2, "linear": 1e-2, "relu": 1e-2, "softmax": 1e-2}
 TEST_PROMPTS, TEST_SEED = 4096, 10**6
 RATIO, CORRELATION = 4.0, 0.6
 CONFIG = training.TrainingConfig(
