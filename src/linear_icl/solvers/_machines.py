@@ -87,8 +87,8 @@ class Machine:
     eta : float
         EAGLE's η.
     rcond : float, optional
-        Singular values below ``rcond`` times the largest count as zero; default
-        max(d, n_μ) · machine epsilon of A.
+        Singular values below ``rcond`` times the largest count as zero; default d · machine
+        epsilon of A: n_μ examples are as good as d, and their rounding errors average out.
     progress : callable
         Called once a block of examples.
     """
@@ -111,7 +111,7 @@ class Machine:
         self.d, self.d_out, self.n = examples.d, examples.B.shape[-2], examples.n
         if rcond is None:
             kind = str(examples.A.dtype).removeprefix("torch.")
-            rcond = max(self.d, self.n) * float(np.finfo(kind).eps)
+            rcond = self.d * float(np.finfo(kind).eps)
         A, B = _without_surplus(examples, progress)
         scale = power_of_two_scale(A)
         A = A / scale

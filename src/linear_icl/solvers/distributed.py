@@ -79,7 +79,7 @@ def eagle_distributed(
         Step sizes; γ without effect on conjugate gradients.
     rcond : float, optional
         Singular values of A_μ below ``rcond`` times its largest count as zero; default
-        max(d, n_μ) · machine epsilon.
+        d · machine epsilon: the rounding errors of many examples average out.
     callback : callable, optional
         Called with the current D (or W) after every round.
     raise_on_failure : bool
