@@ -1,6 +1,7 @@
 """Anything at all is given to solvers and files: a right answer, or an error that names it.
 
-``LINEAR_ICL_FUZZ=2000`` in the environment draws that many examples a test instead of a few.
+``LINEAR_ICL_FUZZ=2000`` in the environment draws that many examples a test, at random, instead of
+a few that are always the same.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from linear_icl import cli, files, solvers
 
-EXAMPLES = int(os.environ.get("LINEAR_ICL_FUZZ", "10"))
+EXAMPLES = os.environ.get("LINEAR_ICL_FUZZ")
 fuzz = settings(
-    max_examples=EXAMPLES,
+    max_examples=int(EXAMPLES or 10),
+    derandomize=EXAMPLES is None,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -129,7 +131,7 @@ def test_a_solver_gives_the_pseudoinverse_or_says_that_it_did_not(name, prompt, 
     scales = [np.max(np.abs(block.astype(float)), initial=0.0) or 1.0 for block in prompt]
     A, B, *C = (block.astype(float) / size for block, size in zip(prompt, scales, strict=True))
     sigma = np.linalg.svd(A, compute_uv=False)
-    single = prompt[0].dtype == np.float32
+    single = prompt[0].dtype == np.float32 and not isinstance(given_blocks[0], list)
     epsilon = np.finfo(np.float32 if single else float).eps
     largest = sigma.max(initial=0.0)
     cut = 100 * epsilon * largest
@@ -277,7 +279,8 @@ def test_conjugate_gradients_call_nothing_converged_that_is_not(
     S = (Q * values) @ Q.T
     S, b = 10.0 ** exponents[0] * (S + S.T) / 2, 10.0 ** exponents[1] * rng.standard_normal((d, 2))
     result = require_refusal_or_finite(solvers.conjugate_gradient, ["A", "b"], wrap(S), b)
-    if result is not None and result.converged:
+    # A solution below the normal numbers has no digits to judge.
+    if result is not None and result.converged and exponents[1] - exponents[0] > -290:
         with np.errstate(all="ignore"):
             size = 10.0 ** exponents[1]
             residual = np.linalg.norm(b / size - S @ (result.x / size), axis=0)

@@ -116,6 +116,10 @@ def check_shapes(A: Array, B: Array, C: Array | None = None) -> None:
             f"C must have one row a feature: expected (…, {A.shape[-2]}, n') to go with "
             f"A of shape {tuple(A.shape)}, got {tuple(C.shape)}"
         )
+    if B.ndim == 1 and (A.ndim > 2 or (C is not None and C.ndim > 2)):
+        raise ValueError(
+            "a one-dimensional B goes with one prompt; for a batch give B the shape (…, d', n)"
+        )
 
 
 def broadcast_batch(xp: Any, **named: Array) -> tuple[tuple[int, ...], list[Array]]:

@@ -44,10 +44,6 @@ class Examples:
             raise TypeError("A and B must both be NumPy arrays or both be torch tensors")
         check_shapes(A, B)
         self.vector_labels = B.ndim == 1
-        if self.vector_labels and A.ndim > 2:
-            raise ValueError(
-                "a one-dimensional B goes with one prompt; for a batch give B the shape (…, d', n)"
-            )
         self.xp, self.dtype = xp, xp.result_type(A, B)
         B = B[None, :] if self.vector_labels else B
         self.batch, (self.A, self.B) = broadcast_batch(xp, A=A, B=B)

@@ -85,10 +85,6 @@ def prepare(A: Any, B: Any, C: Any = None) -> Prompt:
     xp, A, B, C = as_arrays(A=A, B=B, C=C, optional=("C",))
     check_shapes(A, B, C)
     vector_labels, vector_query = B.ndim == 1, C is not None and C.ndim == 1
-    if vector_labels and (A.ndim > 2 or (C is not None and C.ndim > 2)):
-        raise ValueError(
-            "a one-dimensional B goes with one prompt; for a batch give B the shape (…, d', n)"
-        )
     blocks = {"A": A, "B": B[None, :] if vector_labels else B}
     if C is not None:
         blocks["C"] = C[:, None] if vector_query else C

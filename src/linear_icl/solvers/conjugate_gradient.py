@@ -13,6 +13,7 @@ from linear_icl._arrays import (
     as_arrays,
     broadcast_batch,
     broadcast_start,
+    check_shapes,
     check_tolerances,
     like,
     norms,
@@ -407,15 +408,9 @@ def _regression(A: Any, B: Any, W0: Any) -> tuple[Any, Array, Array, bool]:
         xp, B, W0 = as_arrays(B=B, W0=W0, optional=("W0",))
     else:
         xp, A, B, W0 = as_arrays(A=A, B=B, W0=W0, optional=("W0",))
-        if A.ndim < 2:
-            raise ValueError(f"A must have shape (…, d, n), got {tuple(A.shape)}")
+    check_shapes(A, B)
     vector = B.ndim == 1
     B = B[None, :] if vector else B
-    if B.ndim < 2 or B.shape[-1] != A.shape[-1]:
-        raise ValueError(
-            f"B must have one column an example: expected (…, d', {A.shape[-1]}) to go with "
-            f"A of shape {tuple(A.shape)}, got {tuple(B[0].shape if vector else B.shape)}"
-        )
     if operator:
         check_scipy("A", A, "B", B)
     else:
