@@ -332,3 +332,14 @@ def test_a_sketch_of_orthonormal_columns_keeps_the_invariant_of_consistent_data(
         A, B, C, D = solvers.eagle_update(A, B, C, D, S)
         np.testing.assert_allclose(D + W @ C, W @ start, atol=1e-12)
     assert relative_error(D, W @ start) < 1e-3
+
+
+@pytest.mark.parametrize("schedule", ["newton-schulz", "minimax"])
+def test_weights_are_whole_when_one_layer_makes_a_deficient_matrix_an_isometry(schedule):
+    # Two positive singular values, and the best cubic brings both to one value at once.
+    A = np.array([[0.0, 0, 0, 0], [-2, 1, 2, 1], [-1, 0, 1, 1]])
+    B = np.array([[-6.0, -1, -1, 1]])
+    result = solvers.eagle(A, B, form="data", schedule=schedule)
+    assert result.converged
+    assert result.rank == 2
+    np.testing.assert_allclose(result.W, [[0, 0, 2]], atol=1e-13)

@@ -250,10 +250,11 @@ class _RowTokens:
         return gamma * (B @ (transpose(A) @ C))
 
     def read_out(self, purifications: int) -> Array:
-        """W P, and D = B_L A_Lᵀ P C with the query as it came in."""
-        if self.C is None:
-            return transpose(project_on_range(self.A, transpose(self.W), purifications))
-        return (self.B @ transpose(self.A)) @ project_on_range(self.A, self.query, purifications)
+        """W P = B_L A_Lᵀ P, and D = W P C with the query as it came in."""
+        A, labels = self.A, self.B @ transpose(self.A)
+        if self.query is None:
+            return transpose(project_on_range(A, transpose(labels), purifications))
+        return labels @ project_on_range(A, self.query, purifications)
 
 
 def eagle_update(
