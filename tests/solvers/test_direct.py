@@ -169,3 +169,23 @@ def test_the_gram_matrix_loses_the_digits_that_qr_keeps():
         for m in ("qr", "cholesky")
     }
     assert errors["qr"] < 1e-3 * errors["cholesky"]
+
+
+@pytest.mark.parametrize("method", ["qr", "cholesky"])
+@pytest.mark.parametrize(("d", "n", "rank"), [(2, 2, 1), (3, 5, 2), (20, 40, 19)])
+def test_round_off_does_not_pass_for_a_rank(method, d, n, rank):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((200, d, rank)) @ rng.standard_normal((200, rank, n))
+    result = solvers.least_squares(A, rng.standard_normal((200, 1, n)), method=method)
+    assert all(status is not Status.CONVERGED for status in result.statuses)
+    assert not result.W.any()
+
+
+def test_the_diagonal_of_r_does_not_hide_a_vanishing_singular_value():
+    # Kahan's matrix: all diagonal entries above 1e-3, σ_min below 1e-16 of σ_max.
+    d, c = 90, 0.4
+    sine = np.sqrt(1 - c * c)
+    R = sine ** np.arange(d)[:, None] * (np.eye(d) - c * np.triu(np.ones((d, d)), 1))
+    assert np.diag(R).min() > 1e-4
+    assert np.linalg.svd(R, compute_uv=False)[-1] < 1e-14
+    assert not solvers.least_squares(R.T, np.ones(d)).converged

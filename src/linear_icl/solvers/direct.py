@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+from array_api_compat import is_torch_array
 
-from linear_icl._arrays import Array, check_tolerances, identity_where, to_numpy, transpose
+from linear_icl._arrays import (
+    Array,
+    check_tolerances,
+    identity_where,
+    like,
+    norms,
+    to_numpy,
+    transpose,
+)
 from linear_icl.results import SolveResult, Status, finish
 from linear_icl.solvers._prompt import Prompt, prepare
 from linear_icl.solvers._spectrum import default_rcond
@@ -83,8 +92,8 @@ def least_squares(
     method : {"qr", "svd", "cholesky"}
         The factorisation.
     rcond : float, optional
-        Relative size below which a singular value (``svd``) or a diagonal entry of R (``qr``)
-        counts as zero; default max(d, n) · machine epsilon.
+        Relative size below which a singular value (``svd``; ``qr``: the smallest, as estimated
+        from R) counts as zero; default max(d, n) · machine epsilon.
     raise_on_failure : bool
         Raise :class:`SolverError` instead of returning a failed result.
 
@@ -147,16 +156,14 @@ def _qr_weights(prompt: Prompt, rcond: float | None) -> tuple[Array, np.ndarray,
         failed = np.full(prompt.batch, prompt.n < prompt.d)
         return prompt.start(None), failed, Status.BREAKDOWN, note
     Q, R = xp.linalg.qr(transpose(A))
-    diagonal = np.abs(to_numpy(xp.linalg.diagonal(R)))
-    rcond = default_rcond(A) if rcond is None else rcond
-    failed = diagonal.min(axis=-1) <= rcond * diagonal.max(axis=-1)
+    failed = _singular(xp, R, default_rcond(A) if rcond is None else rcond)
     R = identity_where(failed, R)
     W = transpose(xp.linalg.solve(R, transpose(B @ Q)))
     return _zero_where(xp, failed, W), failed, Status.BREAKDOWN, note
 
 
 def _cholesky_weights(prompt: Prompt, rcond: float | None) -> tuple[Array, np.ndarray, Status, str]:
-    """Σ = LLᵀ, so W LLᵀ = BAᵀ. Whether Σ is positive definite is asked of its eigenvalues."""
+    """Σ = LLᵀ, so W LLᵀ = BAᵀ."""
     xp, A, B = prompt.xp, prompt.A, prompt.B
     note = "Σ = AAᵀ is not positive definite in this precision; use method='svd'"
     if 0 in A.shape:
@@ -164,6 +171,9 @@ def _cholesky_weights(prompt: Prompt, rcond: float | None) -> tuple[Array, np.nd
         return prompt.start(None), failed, Status.NOT_POSITIVE_DEFINITE, note
     gram = A @ transpose(A)
     L, failed = _cholesky(xp, gram)
+    # λ(Σ) = σ(L)². Round-off alone can make a singular Σ look positive definite.
+    failed = failed | _singular(xp, L, (prompt.d * float(xp.finfo(A.dtype).eps)) ** 0.5)
+    L = identity_where(failed, L)
     half = xp.linalg.solve(L, A @ transpose(B))
     W = transpose(xp.linalg.solve(transpose(L), half))
     return _zero_where(xp, failed, W), failed, Status.NOT_POSITIVE_DEFINITE, note
@@ -182,6 +192,27 @@ def _cholesky(xp: Any, gram: Array) -> tuple[Array, np.ndarray]:
         return xp.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device), np.array(True)
     parts = [_cholesky(xp, gram[index]) for index in range(batch[0])]
     return xp.stack([L for L, _ in parts]), np.stack([f for _, f in parts])
+
+
+def _singular(xp: Any, T: Array, rcond: float) -> np.ndarray:
+    """Whether σ_min ≤ rcond σ_max for triangular T, by iteration with TTᵀ and with its inverse.
+
+    The diagonal alone does not tell: it may stay large while σ_min vanishes.
+    """
+    plain = T.detach() if is_torch_array(T) else T
+    diagonal = np.abs(to_numpy(xp.linalg.diagonal(plain)))
+    zero = diagonal.min(axis=-1) <= rcond**2 * diagonal.max(axis=-1)
+    plain = identity_where(zero, plain)
+    start = np.random.default_rng(0).standard_normal((T.shape[-1], 4))
+    X = like(start, T) + 0.0 * plain[..., :1]
+    # One step of each: a vanishing σ stands far below the others. Four starts leave no bad luck.
+    Y = xp.linalg.solve(transpose(plain), X)
+    Y = xp.linalg.solve(plain, Y / like(norms(Y, axis=-2)[..., None, :], Y))
+    for _ in range(3):
+        X = X / like(norms(X, axis=-2)[..., None, :], X)
+        X = plain @ (transpose(plain) @ X)
+    largest = norms(X, axis=-2).max(axis=-1) ** 0.5
+    return zero | ~(1 / norms(Y, axis=-2).max(axis=-1) > rcond * largest)
 
 
 def _zero_where(xp: Any, failed: np.ndarray, W: Array) -> Array:
