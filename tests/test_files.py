@@ -368,3 +368,10 @@ def test_matrix_market_files_agree_with_scipy(tmp_path):
     assert np.array_equal(files.read_array(tmp_path / "A.mtx"), matrix.toarray())
     files.write_array(tmp_path / "B.mtx", matrix.toarray())
     assert np.array_equal(scipy.io.mmread(tmp_path / "B.mtx"), matrix.toarray())
+
+
+def test_a_csv_with_a_zero_byte_is_refused(tmp_path):
+    path = tmp_path / "A.csv"
+    path.write_bytes(b"\x00x,y\n1,2\n")
+    with pytest.raises(ValueError, match="zero byte"):
+        files.read_array(path)

@@ -331,6 +331,8 @@ def _read_csv(file: Path, label: str) -> np.ndarray:
                 if not any(cell.strip() for cell in cells) and len(cells) <= 1:
                     continue
                 line = reader.line_num
+                if any("\0" in cell for cell in cells):
+                    raise ValueError(f"{label}: line {line} holds a zero byte; text is expected")
                 if width is not None and len(cells) != width:
                     raise ValueError(
                         f"{label}: line {line} has {len(cells)} cells, but the lines before it "

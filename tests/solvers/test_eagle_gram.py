@@ -125,3 +125,17 @@ def test_minimax_survives_rank_deficiency():
     result = solvers.eagle(A, B, C, schedule="minimax", rcond=1e-12)
     assert result.converged
     assert relative_error(result.D, expected) < 1e-9
+
+
+def test_a_batch_of_queries_alone_makes_a_batch_of_predictions():
+    rng = np.random.default_rng(0)
+    A, B, C = (
+        rng.standard_normal((3, 40)),
+        rng.standard_normal((2, 40)),
+        rng.standard_normal((5, 3, 1)),
+    )
+    result = solvers.eagle(A, B, C, form="gram")
+    assert result.statuses.shape == (5,)
+    np.testing.assert_allclose(result.D, B @ np.linalg.pinv(A) @ C, atol=1e-12)
+    with pytest.raises(ValueError, match="C"):
+        solvers.eagle(np.stack([A] * 4), np.stack([B] * 4), C, form="gram")

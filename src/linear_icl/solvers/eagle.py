@@ -11,6 +11,7 @@ from array_api_compat import array_namespace
 from linear_icl._arrays import (
     Array,
     as_arrays,
+    broadcast_batch,
     check_number,
     check_shapes,
     check_tolerances,
@@ -185,12 +186,12 @@ def eagle(
         )
     steps = None if schedule == "minimax" else eta
     if form == "gram" or (form == "auto" and callback is None and rcond is None):
-        examples = Examples(A, B)
+        examples, query = _with_query(Examples(A, B), C)
         mapped = isinstance(A, np.memmap)
         if form == "gram" or mapped or examples.n >= TALL * examples.d > 0:
             result = solve_gram(
                 examples,
-                _query(examples, C),
+                query,
                 eta=steps,
                 gamma=gamma,
                 rtol=rtol,
@@ -219,13 +220,18 @@ def eagle(
     )
 
 
-def _query(examples: Examples, C: Any) -> Array | None:
-    """C checked against A."""
+def _with_query(examples: Examples, C: Any) -> tuple[Examples, Array | None]:
+    """C checked against A; the examples repeated where C alone is a batch."""
     if C is None:
-        return None
-    _, _, C = as_arrays(A=examples.A[..., :1], C=C)
-    check_shapes(examples.A, examples.B, C)
-    return C
+        return examples, None
+    A, B = examples.A, examples.B
+    xp, _, C = as_arrays(A=A[..., :1], C=C)
+    check_shapes(A, B[..., 0, :] if examples.vector_labels else B, C)
+    if C.ndim > 2:
+        batch, _ = broadcast_batch(xp, A=A, B=B, C=C)
+        if batch != examples.batch:
+            examples = Examples(*(xp.broadcast_to(M, (*batch, *M.shape[-2:])) for M in (A, B)))
+    return examples, C
 
 
 class _RowTokens:
