@@ -51,6 +51,7 @@ OTHER_VALUES = {
         "noise": 0.01,
         "seed": 3,
     },
+    "10_implications": {"prompts": 128, "ratio": 2.0, "steps": 60, "seed": 3},
     "11_claims": {"prompts": 3, "d": 8, "seed": 3},
     "12_gallery": {"landmarks": 60, "n": 20_000, "d": 7, "steps": 80, "seed": 3},
 }

@@ -254,6 +254,24 @@ CHAPTERS: dict[str, Chapter] = {
             _SEED,
         ),
     ),
+    "10_implications": Chapter(
+        "What the evidence supports",
+        (
+            _size("prompts", 1024, "prompts of every measurement", high=8192, low=64),
+            Parameter(
+                "ratio",
+                float,
+                4.0,
+                "largest over smallest scale of an example column, in the training here",
+                1.5,
+                10.0,
+            ),
+            _size(
+                "steps", 1000, "steps of the training here, 256 prompts each", high=20_000, low=50
+            ),
+            _SEED,
+        ),
+    ),
     "11_claims": Chapter(
         "Claims, and what holds",
         (
