@@ -1,6 +1,7 @@
 """The committed notebooks: sound as stored, and sound when run again with other parameters."""
 
 import json
+from pathlib import Path
 
 import nbformat
 import papermill
@@ -49,6 +50,13 @@ OTHER_VALUES = {
         "layers": 3,
         "steps": 60,
         "noise": 0.01,
+        "seed": 3,
+    },
+    "09_experiments": {
+        "live": False,
+        "n": 20,
+        "kappa": 100.0,
+        "matrix": str(Path(__file__).with_name("small.mtx")),
         "seed": 3,
     },
     "10_implications": {"prompts": 128, "ratio": 2.0, "steps": 60, "seed": 3},

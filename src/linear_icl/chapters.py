@@ -254,6 +254,20 @@ CHAPTERS: dict[str, Chapter] = {
             _SEED,
         ),
     ),
+    "09_experiments": Chapter(
+        "Experiments: ours beside theirs",
+        (
+            Parameter("live", bool, True, "measure a small version while the notebook runs"),
+            _size("n", 60, "size of the small version: features and examples", 500, low=2),
+            Parameter(
+                "kappa", float, 1e3, "largest condition number of the small version", 10.0, 1e6
+            ),
+            Parameter(
+                "matrix", str, "", 'file with a matrix of your own, such as "a.mtx"; empty: none'
+            ),
+            _SEED,
+        ),
+    ),
     "10_implications": Chapter(
         "What the evidence supports",
         (

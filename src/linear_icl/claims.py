@@ -77,6 +77,7 @@ _GDPP = "05_gd_plus_plus"
 _EAGLE = "06_eagle"
 _SKETCHES = "07_rank_restricted_attention"
 _TRAINING = "08_training_transformers"
+_MEASURED = "09_experiments"
 _CLAIMS = "11_claims"
 
 _LEAST_SQUARES = "Attention and least squares"
@@ -432,7 +433,7 @@ CLAIMS: tuple[Claim, ...] = (
         r"Steps: gradient descent $O(\kappa)$, CG $O(\sqrt\kappa)$, EAGLE $O(\log\kappa)$.",
         r"With $\kappa = \kappa(\Sigma)$; for CG it is an upper bound.",
         _RIGHT,
-        _CLAIMS,
+        _MEASURED,
     ),
     Claim(
         "X5",
@@ -441,7 +442,7 @@ CLAIMS: tuple[Claim, ...] = (
         r"Iterations, not operations: one EAGLE step costs as much as $\min(d, n)$ steps of CG, "
         r"up to a constant.",
         _RIGHT,
-        _CLAIMS,
+        _MEASURED,
     ),
     Claim(
         "X6",
