@@ -346,8 +346,8 @@ CLAIMS: tuple[Claim, ...] = (
         r"In operations; seconds are measured beside them.",
         _RIGHT,
         _SKETCHES,
-        "operations as the formula says; at n = 240, r = n/8 a layer takes {layer_speedup_at_240} times "
-        "less time",
+        "operations as the formula says; at n = 240, r = n/8 a layer takes {layer_speedup_at_240} "
+        "times less time",
     ),
     Claim(
         "R2",
@@ -466,7 +466,8 @@ CLAIMS: tuple[Claim, ...] = (
         r"Once the machines' blocks are conditioned.",
         _RIGHT,
         _SKETCHES,
-        "rounds = {rounds_times_alpha}/α, nearly; fitted power of 1/α: {rounds_power_of_inverse_alpha}",
+        "rounds = {rounds_times_alpha}/α, nearly; fitted power of 1/α: "
+        "{rounds_power_of_inverse_alpha}",
     ),
     Claim(
         "X8",
@@ -504,8 +505,8 @@ CLAIMS: tuple[Claim, ...] = (
         r"It depends on the error that is asked for.",
         _OPEN,
         _SKETCHES,
-        "at least {sgd_over_eagle_at_least} times in all cases with r ≥ n/4; SGD did not finish where "
-        "κ ≥ 100",
+        "at least {sgd_over_eagle_at_least} times in all cases with r ≥ n/4; SGD did not finish "
+        "where κ ≥ 100",
     ),
     Claim(
         "X12",
