@@ -356,8 +356,8 @@ CLAIMS: tuple[Claim, ...] = (
         r"To $(d + d')n'$ numbers a machine a round.",
         _RIGHT,
         _SKETCHES,
-        "counted on the messages in one process: {numbers_a_round_counted}; the same between two "
-        "processes: {processes_agree}",
+        "so counted, and 3 numbers at the start, in 1 process: {numbers_a_round_counted}; "
+        "the same between 2 processes: {processes_agree}",
     ),
     Claim(
         "R3",
