@@ -667,4 +667,6 @@ def counted(verdicts: Mapping[str, str]) -> dict[str, int]:
 def _words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
