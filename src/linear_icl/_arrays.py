@@ -239,6 +239,11 @@ def times_power_of_two(name: str, a: Array, exponent: np.ndarray) -> Array:
 
 
 def norms(a: Array, axis: int) -> np.ndarray:
-    """Euclidean norms along one axis, on the host."""
+    """Euclidean norms along one axis, on the host; tiny numbers count, squares or not."""
     xp = array_namespace(a)
-    return to_numpy(xp.linalg.vector_norm(a, axis=axis))
+    if 0 in a.shape:
+        return to_numpy(xp.linalg.vector_norm(a, axis=axis))
+    largest = xp.max(xp.abs(a), axis=axis, keepdims=True)
+    usable = (largest > 0) & xp.isfinite(largest)
+    unit = xp.where(usable, largest, xp.ones_like(largest))
+    return to_numpy(xp.linalg.vector_norm(a / unit, axis=axis) * xp.squeeze(unit, axis=axis))

@@ -468,9 +468,10 @@ def train(
         raise _fail(_words(error)) from None
     last = manifest["history"][-1]
     print(f"{regime}, seed {seed}: {manifest['step']} steps, {manifest['seconds']:.0f} s")
-    print(f"  squared error: mean {last['mean']:.3g}, median {last['median']:.3g}")
-    print(f"  predicting 0: {last['zero']:.3g}, {last['ratio']:.3g} times the mean")
-    print(f"  prompts that diverged: {last['diverged']:.2%} of {last['prompts']}")
+    print(f"  squared error: median {last['median']:.3g}, mean {last['mean']:.3g}")
+    print(f"  predicting 0: mean {last['zero']:.3g}")
+    print(f"  prompts that diverged: {last['diverged']:.2%} of {last['prompts']}", end="")
+    print(" (each of them can make the mean as large as it likes)" if last["diverged"] else "")
     print(f"wrote {output}")
 
 
@@ -533,6 +534,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = app(args=_joined(given), prog_name="linear-icl", standalone_mode=True)
     except KeyboardInterrupt:
+        print("linear-icl: interrupted", file=sys.stderr)
         code = 130
     sys.exit(code)
 

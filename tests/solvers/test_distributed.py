@@ -412,3 +412,10 @@ def test_nothing_is_called_converged_that_is_not(method):
         result = solvers.eagle_distributed(parts, C, method=method, maxiter=500, **options)
         if result.converged and options != {"rcond": 1e-3}:
             assert min(relative_error(result.D, D) for D in expected) < 1e-4
+
+
+@pytest.mark.parametrize("method", ["gd", "nesterov"])
+def test_a_weak_direction_that_has_not_moved_is_not_taken_for_one_outside(method):
+    A = np.diag([1, 1e-6])
+    result = solvers.eagle_distributed([(A, [[1, 1e-6]])], [[1.0], [1.0]], method=method)
+    assert not result.converged

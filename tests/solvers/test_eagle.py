@@ -343,3 +343,33 @@ def test_weights_are_whole_when_one_layer_makes_a_deficient_matrix_an_isometry(s
     assert result.converged
     assert result.rank == 2
     np.testing.assert_allclose(result.W, [[0, 0, 2]], atol=1e-13)
+
+
+@pytest.mark.parametrize("query", [True, False])
+def test_a_right_hand_side_far_smaller_than_its_neighbour_is_solved_too(query):
+    A = np.array([[2.0, 1], [1, 3]])
+    B, C = np.array([[1, 2], [1e-170, 2e-170]]), np.array([[1, 1e-170], [1, 1e-170]])
+    result = solvers.eagle(A, B, C) if query else solvers.eagle(A, B)
+    expected = np.linalg.solve(A.T, B[0]) * np.array([[1], [1e-170]])
+    if query:
+        expected = expected.sum(axis=1, keepdims=True) * np.array([1, 1e-170])
+        expected[1, 1] = result.D[1, 1]  # 1e-341 is no double
+    found = result.D if query else result.W
+    assert result.converged
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+def test_steps_that_raise_round_off_are_never_called_converged():
+    result = solvers.eagle([[3.0, 4.0]], [[6.0, 9.0]], eta=0.94, gamma=0.5)
+    assert not result.converged or abs(result.W[0, 0] - 2.16) < 1e-6
+
+
+def test_a_matrix_whose_norm_overflows_is_refused():
+    with pytest.raises(ValueError, match="A is too large"):
+        solvers.eagle(np.full((2, 2), 1e308), np.full(2, 1e308))
+
+
+def test_refinement_leaves_a_matrix_singular_to_working_precision_alone():
+    A = [[0.9577587029597641, -0.19980212906658], [3.602812536705915e-17, 2.295714174862955e-15]]
+    B = [[-0.48388721851968347, 0.10094577704129663]]
+    assert np.isfinite(solvers.eagle(A, B, schedule="minimax").W).all()

@@ -131,6 +131,7 @@ def condition(
 
     if given is not None:
         found = spectrum.full & (spectrum.rank > 0) & (spectrum.deviation <= 0.1)
+        found &= spectrum.separated
         if found.any():
             # With the data as given: dividing A by its norm has already cost ε κ(A).
             norm = like(spectrum.norm[..., None], prediction)
@@ -150,6 +151,10 @@ def condition(
 def _with_unit_norm(prompt: Prompt, spectrum: Spectrum) -> Prompt:
     """The one norm computation of a solve: ‖A‖₂ = 1 from here on."""
     norm = spectrum.norm[..., None]
+    largest = float(prompt.xp.finfo(prompt.A.dtype).max)
+    with np.errstate(over="ignore"):
+        if not (prompt.scale_a * norm <= largest).all():
+            raise ValueError("A is too large: ‖A‖₂ is beyond the range of its numbers")
     A = prompt.A / like(norm, prompt.A)
     return dataclasses.replace(prompt, A=A, scale_a=prompt.scale_a * norm)
 
@@ -180,7 +185,12 @@ def _refined(
         right = Members.keep_where(moderate, through_gradient, through_factor, axis=-1)
         return transpose(xp.linalg.solve(transpose(H), right))
 
-    step = correction(W)
+    try:
+        step = correction(W)
+    except Exception as error:  # LinAlgError in NumPy, another class of that name in torch
+        if type(error).__name__ not in ("LinAlgError", "_LinAlgError"):
+            raise
+        return W, np.full(tuple(W.shape[:-1]), np.inf)  # κ(A) = 1/ε: nothing to gain
     size = norms(step, axis=-1)
     for _ in range(REFINEMENTS):
         next_step = correction(W + step)

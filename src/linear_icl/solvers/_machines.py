@@ -556,7 +556,7 @@ def run(
             note = "A message was not finite: the steps are too long, or a block has no clear rank"
             break
         if s["round"] >= layers:
-            _judge_outside(s, rounds.seen(total), layers, target)
+            _judge_outside(s, rounds.seen(total), layers, target, rounds.layered)
         with np.errstate(over="ignore", invalid="ignore"):
             rounds.receive(total)
         for machine in machines:
@@ -624,7 +624,11 @@ def _gravest(codes: np.ndarray) -> np.ndarray:
 
 
 def _judge_outside(
-    s: State, seen: tuple[np.ndarray, np.ndarray] | None, layers: float, target: np.ndarray
+    s: State,
+    seen: tuple[np.ndarray, np.ndarray] | None,
+    layers: float,
+    target: np.ndarray,
+    conditioned: bool,
 ) -> None:
     """End columns of C of which only a part out of the joint range is left, by all one can tell.
 
@@ -655,7 +659,8 @@ def _judge_outside(
     if "checking" in s:
         s["claimed"], s["outside"] = s["claimed"] | outside, s["outside"] | outside
     else:
-        _stop(s, outside, Status.CONVERGED)
+        # On raw data a weak direction that has not moved yet looks the same as one outside.
+        _stop(s, outside, Status.CONVERGED if conditioned else Status.STAGNATED)
     _stop(s, lost & ~outside, Status.STAGNATED)
 
 

@@ -42,12 +42,15 @@ class Spectrum:
         self.tiny = self.epsilon**2
         # Directions that are zero come back as round-off, and grow with every layer.
         self.round_off = self.epsilon
+        self.square = True
 
     @classmethod
     def of(cls, A: Array, rcond: float | None) -> Spectrum:
         """The spectrum of a matrix (or of a batch of them)."""
         rcond = default_rcond(A) if rcond is None else rcond
-        return cls(_singular_values(A), _epsilon(A), rcond)
+        spectrum = cls(_singular_values(A), _epsilon(A), rcond)
+        spectrum.square = A.shape[-1] == A.shape[-2]
+        return spectrum
 
     def minimax_eta(self) -> np.ndarray:
         """η = 1/(1 + l + l²) for σ ∈ [l, 1]: the cubic that lifts the smallest σ the most.
@@ -99,8 +102,11 @@ class Spectrum:
 
     @property
     def separated(self) -> np.ndarray:
-        """True where the discarded directions are still well below the retained ones."""
-        return self.full | (self._discarded < 0.4)
+        """True where the discarded directions are still well below the retained ones.
+
+        A of full rank that is not square has empty directions too, on its longer side.
+        """
+        return np.where(self.full, self.square or self.round_off < 0.03, self._discarded < 0.4)
 
     def purifications(self) -> int:
         """How often 3E² − 2E³ must be applied until no discarded direction is left in E."""

@@ -231,7 +231,10 @@ def cgls(
     scale = power_of_two_scale(B, axes=(-1,))
     B = B / like(scale, B)
     # ‖BAᵀ‖ stands for the size of A, which an operator does not tell.
-    size_a = power_of_two_scale(times_At(B))
+    image = times_At(B)
+    if bool(_not_finite(image, axis=-1).any()):
+        raise ValueError("A is too large: BAᵀ is beyond the range of its numbers")
+    size_a = power_of_two_scale(image)
     times_A, times_At = divided(times_A, size_a), divided(times_At, size_a)
     of_B, of_A = np.frexp(scale)[1] - 1, np.frexp(size_a)[1] - 1
     W = times_power_of_two("W0", W, of_A - of_B)
