@@ -190,6 +190,7 @@ def test_an_interrupted_run_ends_with_130_and_writes_nothing(notebooks, tmp_path
                 time.sleep(0.1)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
+            assert process.stderr.read().decode().endswith("linear-icl: interrupted\n")
         finally:
             process.kill()
     (tmp_path / "asleep").unlink()

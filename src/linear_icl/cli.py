@@ -532,10 +532,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=_joined(given), prog_name="linear-icl", standalone_mode=True)
+        code: Any = app(args=_joined(given), prog_name="linear-icl", standalone_mode=True)
     except KeyboardInterrupt:
-        print("linear-icl: interrupted", file=sys.stderr)
         code = 130
+    except SystemExit as left:
+        code = left.code
+    if code == 130:
+        print("linear-icl: interrupted", file=sys.stderr)
     sys.exit(code)
 
 
