@@ -296,3 +296,14 @@ def test_every_example_counts():
         kept = np.delete(np.arange(5), column)
         whole, less = solvers.cgls(A, B).W, solvers.cgls(A[:, kept], B[:, kept]).W
         assert relative_error(less, whole) > 1e-6
+
+
+def test_a_zero_right_hand_side_needs_no_step_from_any_start():
+    A = [[2.0, 1], [1, 3]]
+    for result in (
+        solvers.conjugate_gradient(A, np.zeros(2), x0=np.ones(2)),
+        solvers.cgls(A, np.zeros(2), W0=np.ones(2)),
+    ):
+        assert result.converged
+        assert result.iterations == 0
+        assert not (result.x if result.W is None else result.W).any()

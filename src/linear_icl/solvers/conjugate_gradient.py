@@ -127,6 +127,7 @@ def conjugate_gradient(
     b = b / unit
     x = _start(xp, x0, b, unit, vector)
     size_b = norms(b, axis=-2)
+    x = Members.keep_where(size_b == 0, 0.0 * x, x, axis=-2)  # b = 0: whatever x0 is
     members = Members((*b.shape[:-2], b.shape[-1]))
     stopping = _Stopping(
         members,
@@ -239,6 +240,7 @@ def cgls(
     of_B, of_A = np.frexp(scale)[1] - 1, np.frexp(size_a)[1] - 1
     W = times_power_of_two("W0", W, of_A - of_B)
     start = norms(times_At(B), axis=-1)
+    W = Members.keep_where(start == 0, 0.0 * W, W, axis=-1)  # BAᵀ = 0: whatever W0 is
     members = Members(tuple(B.shape[:-1]))
     stopping = _Stopping(
         members,
