@@ -211,7 +211,10 @@ def test_the_direct_solution_is_far_better_than_zero(noise):
 def test_models_that_come_with_the_package_load():
     for name in training.shipped_names():
         model, manifest = training.shipped(name)
-        assert manifest["files"].keys() == {"weights"}
+        # Adam's state comes along only with what is still to be trained on.
+        unfinished = manifest["step"] < manifest["config"]["steps"]
+        allowed = {"weights", "state"} if unfinished else {"weights"}
+        assert {"weights"} <= manifest["files"].keys() <= allowed
         assert name.startswith(f"{model.config.regime}-seed{manifest['config']['seed']}")
 
 
