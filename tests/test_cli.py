@@ -184,6 +184,8 @@ def test_an_interrupted_run_ends_with_130_and_writes_nothing(notebooks, tmp_path
         cwd=tmp_path,
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
+        # Tests that run in the background ignore Ctrl-C; what they start must not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             while process.poll() is None and not (tmp_path / "asleep").exists():
