@@ -20,11 +20,9 @@ def as_arrays(
     """Check the named arrays and bring them to one namespace and one floating dtype.
 
     Accepts NumPy arrays, torch tensors (not both at once) and nested sequences of numbers;
-    Integers become float64.
-    The arrays named in ``optional`` may be None, which passes through.
-    ``check_finite=False`` leaves the look for
-    non-finite entries to a caller who goes through the data anyway. Returns the namespace first,
-    then the arrays in the order given.
+    integers become float64. The arrays named in ``optional`` may be None, which passes through.
+    ``check_finite=False`` leaves the look for non-finite entries to a caller who goes through the
+    data anyway. Returns the namespace first, then the arrays in the order given.
 
     Raises
     ------
@@ -236,6 +234,11 @@ def times_power_of_two(name: str, a: Array, exponent: np.ndarray) -> Array:
     if not bool(array_namespace(a).all(array_namespace(a).isfinite(a))):
         raise ValueError(f"the answer {name} is beyond the range of {a.dtype}: scale A, B or b, C")
     return a
+
+
+def is_singular(error: Exception) -> bool:
+    """Whether it is the LinAlgError of NumPy, or torch's, which is another class of that name."""
+    return type(error).__name__ in ("LinAlgError", "_LinAlgError")
 
 
 def norms(a: Array, axis: int) -> np.ndarray:

@@ -443,7 +443,7 @@ def record(**results: Any) -> None:
     from IPython.display import display
 
     values = {name: _plain(name, value) for name, value in results.items()}
-    rows = [(name.replace("_", " "), _show(value)) for name, value in values.items()]
+    rows = [(name.replace("_", " "), show(value)) for name, value in values.items()]
     width = max((len(name) for name, _ in rows), default=0)
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
     lines = ["| result | value |", "|---|---|"]
@@ -467,12 +467,13 @@ def _plain(name: str, value: Any) -> Any:
     raise TypeError(f"{name} is a {kind}: record takes numbers, booleans, texts and lists")
 
 
-def _show(value: Any) -> str:
+def show(value: Any, digits: str = ".3g") -> str:
+    """A recorded result in words, numbers in the given format."""
     if isinstance(value, list):
-        return ", ".join(map(_show, value))
+        return ", ".join(show(item, digits) for item in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return format(value, digits) if isinstance(value, float) else str(value)
 
 
 def defaults(chapter: str) -> dict[str, Any]:

@@ -645,7 +645,9 @@ def figure(label: str, results: Mapping[str, Mapping[str, Any]]) -> str:
     about = claim(label)
     if not about.figure:
         return str(results.get(_CLAIMS, {}).get(f"{label}_measured", ""))
-    values = {name: _words(value) for name, value in results.get(about.chapter, {}).items()}
+    values = {
+        name: chapters.show(value, "g") for name, value in results.get(about.chapter, {}).items()
+    }
     try:
         return about.figure.format(**values)
     except KeyError:
@@ -662,11 +664,3 @@ def counted(verdicts: Mapping[str, str]) -> dict[str, int]:
     """
     counts = Counter(verdicts.values())
     return {name: counts[name] for name in (*VERDICTS, PENDING)}
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_words, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -30,6 +30,15 @@ app = typer.Typer(
 )
 
 
+# Options of both commands that solve.
+RankCut = Annotated[
+    float | None, typer.Option(help="Singular values below rcond * largest count as 0.")
+]
+KeepUnconverged = Annotated[
+    bool, typer.Option("--keep-unconverged", help="Write what did not converge, too.")
+]
+
+
 class Method(StrEnum):
     """The solvers that ``solve`` offers."""
 
@@ -216,12 +225,8 @@ def solve(
     method: Annotated[Method, typer.Option(help="The solver.")] = Method.EAGLE,
     rtol: Annotated[float | None, typer.Option(help="Relative tolerance. Default 1e-8.")] = None,
     maxiter: Annotated[int | None, typer.Option(help="Most iterations.")] = None,
-    rcond: Annotated[
-        float | None, typer.Option(help="Singular values below rcond * largest count as 0.")
-    ] = None,
-    keep_unconverged: Annotated[
-        bool, typer.Option("--keep-unconverged", help="Write what did not converge, too.")
-    ] = False,
+    rcond: RankCut = None,
+    keep_unconverged: KeepUnconverged = False,
 ) -> None:
     """Solve for the missing block D of [A C; B D], or for the weights W with B = W A.
 
@@ -376,12 +381,8 @@ def distributed(
     method: Annotated[str, typer.Option(help="The method of eagle_distributed.")] = "cg",
     rtol: Annotated[float, typer.Option(help="Relative tolerance.")] = 1e-8,
     maxiter: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
-    rcond: Annotated[
-        float | None, typer.Option(help="Singular values below rcond * largest count as 0.")
-    ] = None,
-    keep_unconverged: Annotated[
-        bool, typer.Option("--keep-unconverged", help="Write what did not converge, too.")
-    ] = False,
+    rcond: RankCut = None,
+    keep_unconverged: KeepUnconverged = False,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Keep the state of the rounds here.")
     ] = None,

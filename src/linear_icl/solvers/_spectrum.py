@@ -28,8 +28,10 @@ class Spectrum:
     values therefore gives ‖A‖₂ of *every* layer, and the rank, for the price of one norm.
     """
 
-    def __init__(self, sigma: np.ndarray, epsilon: float, rcond: float) -> None:
-        self.epsilon, self.rcond = epsilon, rcond
+    def __init__(
+        self, sigma: np.ndarray, epsilon: float, rcond: float, square: bool = True
+    ) -> None:
+        self.epsilon, self.rcond, self.square = epsilon, rcond, square
         largest = np.max(sigma, axis=-1, keepdims=True, initial=0.0)
         self.norm = np.where(largest > 0, largest, 1.0)
         self.sigma = sigma / self.norm
@@ -42,15 +44,13 @@ class Spectrum:
         self.tiny = self.epsilon**2
         # Directions that are zero come back as round-off, and grow with every layer.
         self.round_off = self.epsilon
-        self.square = True
 
     @classmethod
     def of(cls, A: Array, rcond: float | None) -> Spectrum:
         """The spectrum of a matrix (or of a batch of them)."""
         rcond = default_rcond(A) if rcond is None else rcond
-        spectrum = cls(_singular_values(A), _epsilon(A), rcond)
-        spectrum.square = A.shape[-1] == A.shape[-2]
-        return spectrum
+        square = A.shape[-1] == A.shape[-2]
+        return cls(_singular_values(A), _epsilon(A), rcond, square)
 
     def minimax_eta(self) -> np.ndarray:
         """η = 1/(1 + l + l²) for σ ∈ [l, 1]: the cubic that lifts the smallest σ the most.

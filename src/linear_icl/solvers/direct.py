@@ -11,6 +11,7 @@ from linear_icl._arrays import (
     Array,
     check_tolerances,
     identity_where,
+    is_singular,
     like,
     norms,
     to_numpy,
@@ -185,8 +186,8 @@ def _cholesky(xp: Any, gram: Array) -> tuple[Array, np.ndarray]:
     failed = np.zeros(batch, dtype=bool)
     try:
         return xp.linalg.cholesky(gram), failed
-    except Exception as error:  # LinAlgError in NumPy, another class of that name in torch
-        if type(error).__name__ not in ("LinAlgError", "_LinAlgError"):
+    except Exception as error:
+        if not is_singular(error):
             raise
     if not batch:
         return xp.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device), np.array(True)
