@@ -98,6 +98,16 @@ def test_blocks_of_another_shape_are_refused():
         model(torch.ones(2, 4, 5), torch.ones(2, 2, 5), torch.ones(2, 4, 3))
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_rotation_of_the_feature_rows_changes_nothing_and_zero_rows_may_be_left_out(name):
+    model = model_of(CONFIGS[name])
+    A, B, C = prompts(CONFIGS[name])
+    A[:, -1], C[:, -1] = 0, 0
+    Q = torch.linalg.qr(torch.randn(A.shape[1], A.shape[1], dtype=torch.float64))[0]
+    torch.testing.assert_close(model(Q @ A, B, Q @ C), model(A, B, C))
+    torch.testing.assert_close(model(A[:, :-1], B, C[:, :-1]), model(A, B, C))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from linear_icl.transformers import training
@@ -183,6 +184,31 @@ def test_prompts_have_the_published_law():
     # E X_ij² = Σ_k (α^k)²/s, k = 1..s.
     expected = sum(0.49**k for k in range(1, 11)) / 10
     assert float(X.square().mean()) == pytest.approx(expected, rel=0.03)
+
+
+def test_rotated_prompts_have_the_law_of_the_r_factor():
+    config = TrainingConfig()
+    drawn = draw_prompts(config, 20_000, torch.Generator().manual_seed(0))
+    rotated = draw_prompts(config, 20_000, torch.Generator().manual_seed(1), rotated=True)
+    assert [block.shape[1] for block in rotated] == [10, 2, 10, 2]
+    # [A C] rotated so that it is upper triangular times R₂ᵀ has the Gram matrix of [A C]: traces
+    # of its powers, and of its products with B and D, have the same law.
+    for power in (1, 2, 3):
+        traces = []
+        for A, B, C, D in (drawn, rotated):
+            keys, rows = torch.cat([A, C], -1), torch.cat([B, D], -1)
+            gram = torch.linalg.matrix_power((keys.mT @ keys).double(), power)
+            values = torch.diagonal(gram, dim1=1, dim2=2).sum(-1)
+            cross = (rows.double() @ gram @ rows.double().mT).diagonal(dim1=1, dim2=2).sum(-1)
+            traces.append((values, cross))
+        for ours, theirs in zip(*traces, strict=True):
+            assert scipy.stats.ks_2samp(ours, theirs).pvalue > 1e-3
+
+
+def test_noisy_prompts_and_prompts_of_full_rank_are_not_narrowed():
+    for config in (TrainingConfig(noise=0.01), TrainingConfig(rank=18)):
+        A, *_ = draw_prompts(config, 3, torch.Generator().manual_seed(0), rotated=True)
+        assert A.shape == (3, 18, 18)
 
 
 def test_noise_has_the_variance_asked_for():

@@ -117,11 +117,11 @@ class Attention(nn.Module):
     def forward(self, Z: Tensor, *, last: bool = False) -> Tensor:
         """Z = [X_1 … X_M] of shape (batch, d + d', M columns) → the same shape.
 
-        With ``last`` only the copies of D are computed and returned, (batch, d', M n'): the last
-        layer's other blocks are read by nobody.
+        All rows but the last d' are keys. With ``last`` only the copies of D are computed and
+        returned, (batch, d', M n'): the last layer's other blocks are read by nobody.
         """
-        keys = Z[:, : self.config.d]
-        tokens = Z[:, self.config.d :] if last else Z
+        keys, outputs = Z[:, : -self.config.d_out], Z[:, -self.config.d_out :]
+        tokens = outputs if last else Z
         gram = keys.mT @ keys
         if self.config.regime == "distributed":
             gram = gram * self.blocks
@@ -159,9 +159,13 @@ class LinearTransformer(nn.Module):
         self.layers = nn.ModuleList(Attention(config, scale) for _ in range(config.layers))
 
     def tokens(self, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-        """Z = [X_1 … X_M] with X_μ = [[A_μ, C], [B_μ, 0]], shape (batch, d + d', M columns)."""
-        config = self.config
-        expected = (config.d, config.n), (config.d_out, config.n), (config.d, config.n_query)
+        """Z = [X_1 … X_M] with X_μ = [[A_μ, C], [B_μ, 0]], shape (batch, d + d', M columns).
+
+        The weights act on columns, so A and C may have any number d of rows, not only the one
+        of the configuration.
+        """
+        config, d = self.config, A.shape[-2]
+        expected = (d, config.n), (config.d_out, config.n), (d, config.n_query)
         given = tuple(tuple(block.shape[-2:]) for block in (A, B, C))
         if given != expected:
             raise ValueError(
@@ -182,7 +186,7 @@ class LinearTransformer(nn.Module):
 
     def prediction(self, Z: Tensor) -> Tensor:
         """−D, averaged over the machines' copies: attention moves D with the sign of C."""
-        copies = Z[:, self.config.d :].unflatten(-1, (self.config.machines, -1))
+        copies = Z[:, -self.config.d_out :].unflatten(-1, (self.config.machines, -1))
         return -copies[..., -self.config.n_query :].mean(dim=-2)
 
     def forward(self, A: Tensor, B: Tensor, C: Tensor) -> Tensor:

@@ -80,20 +80,37 @@ PUBLISHED = {
 
 
 def draw_prompts(
-    config: TrainingConfig, batch: int, generator: torch.Generator, device: str = "cpu"
+    config: TrainingConfig,
+    batch: int,
+    generator: torch.Generator,
+    device: str = "cpu",
+    *,
+    rotated: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Fresh prompts A, B, C, D of shape (batch, ·, ·), cut from X = R₁R₂ᵀ/√s (+ noise)."""
+    """Fresh prompts A, B, C, D of shape (batch, ·, ·), cut from X = R₁R₂ᵀ/√s (+ noise).
+
+    The model meets the rows of [A C] in the products KᵀK only and does not see a rotation of
+    them. With ``rotated``, prompts of rank s < d without noise are drawn as they look after the
+    rotation that makes all but the first s of these rows zero, and the zero rows are left out:
+    A and C have s rows, the loss has the same law, and a step costs (s + d')/(d + d') as much.
+    """
     model = config.model
     rows, columns = model.d + model.d_out, model.n + model.n_query
     # The variances αⁱ sit on one factor: R₁ diag(α^½) diag(α^½) R₂ᵀ = (R₁ diag(α)) R₂ᵀ.
     variance = config.decay ** torch.arange(1, config.rank + 1, dtype=torch.float32)
     left = torch.randn(batch, rows, config.rank, generator=generator)
     right = torch.randn(batch, config.rank, columns, generator=generator)
+    if rotated and config.rank < model.d and config.noise == 0:
+        # R of the QR factors of a Gaussian matrix: entries N(0, 1) above a diagonal that holds
+        # the norm of what is left of each column (Bartlett).
+        top, rest = left[:, : model.d], left[:, model.d :]
+        diagonal = torch.diag_embed(top.tril().square().sum(dim=1).sqrt())
+        left = torch.cat([top[:, : config.rank].triu(1) + diagonal, rest], dim=1)
     X = (left * (variance / config.rank**0.5)) @ right
     if config.noise > 0:
         X = X + config.noise**0.5 * torch.randn(batch, rows, columns, generator=generator)
     X = X.to(device)
-    d, n = model.d, model.n
+    d, n = X.shape[1] - model.d_out, model.n
     return X[:, :d, :n], X[:, d:, :n], X[:, :d, n:], X[:, d:, n:]
 
 
@@ -178,7 +195,7 @@ def train(
     started = time.perf_counter() - seconds
     progress = tqdm(total=config.steps, initial=step, disable=not sys.stderr.isatty())
     while step < config.steps:
-        A, B, C, D = draw_prompts(config, config.batch, generator, device)
+        A, B, C, D = draw_prompts(config, config.batch, generator, device, rotated=True)
         loss = (model(A, B, C) - D).square().mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
