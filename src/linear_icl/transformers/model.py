@@ -73,12 +73,12 @@ class Attention(nn.Module):
 
     Tokens are the rows of the prompt. The mask M lets only the first d of them, the rows
     K = [A C], act as keys and values. Without a softmax the products may be taken in any order:
-    Z W_QK (KᵀK) W_VP, with W_QK = W_Q W_Kᵀ and W_VP = W_V W_Pᵀ formed once for the whole batch
-    and KᵀK once for all heads. Narrow factors would save operations, not time.
+    ((Z W_QK) Kᵀ)(K W_VP), with W_QK = W_Q W_Kᵀ and W_VP = W_V W_Pᵀ formed once for the whole
+    batch. Narrow factors would save operations, not time.
 
-    In the distributed model head μ reads block μ of K alone, so KᵀK is masked to its diagonal
-    blocks; W_Q, W_K, W_V are shared by all machines, and head μ's W_P writes to all M blocks:
-    that is what is sent.
+    In the distributed model head μ reads block μ of K alone, so the M heads are one with KᵀK
+    masked to its diagonal blocks; W_Q, W_K, W_V are shared by all machines, and head μ's W_P
+    writes to all M blocks: that is what is sent.
     """
 
     blocks: Tensor
@@ -122,15 +122,16 @@ class Attention(nn.Module):
         """
         keys, outputs = Z[:, : -self.config.d_out], Z[:, -self.config.d_out :]
         tokens = outputs if last else Z
-        gram = keys.mT @ keys
-        if self.config.regime == "distributed":
-            gram = gram * self.blocks
         W_QK, W_VP = self.merged()
         if last:
             W_VP = W_VP[..., self.queries]
         update = tokens[..., self.queries] if last else tokens
+        if self.config.regime == "distributed":
+            gram = (keys.mT @ keys) * self.blocks
+            return update + ((tokens @ W_QK[0]) @ gram) @ W_VP[0]
         for head in range(len(W_QK)):
-            update = update + ((tokens @ W_QK[head]) @ gram) @ W_VP[head]
+            scores = (tokens @ W_QK[head]) @ keys.mT
+            update = update + scores @ (keys @ W_VP[head])
         return update
 
 

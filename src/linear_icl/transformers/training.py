@@ -172,7 +172,7 @@ def train(
     manifest_path = out / "manifest.json"
     torch.manual_seed(config.seed)
     model = LinearTransformer(config.model, config.scale).to(device)
-    optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+    optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     generator = torch.Generator().manual_seed(config.seed + 1)
     step, seconds = 0, 0.0
     history: list[dict] = []
@@ -330,7 +330,7 @@ def _restore(
     generator.set_state(tensors["generator"])
     for name, parameter in model.named_parameters():
         optimiser.state[parameter] = {
-            key: tensors[f"adam.{key}.{name}"].to(parameter.device if key != "step" else "cpu")
+            key: tensors[f"adam.{key}.{name}"].to(parameter.device)
             for key in ("step", "exp_avg", "exp_avg_sq")
         }
 
