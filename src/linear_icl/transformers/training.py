@@ -118,7 +118,7 @@ def draw_prompts(
 def evaluate(model: LinearTransformer, config: TrainingConfig, prompts: int = 4096) -> dict:
     """Errors on held-out prompts, beside those of predicting zero and of the direct solution.
 
-    A prompt has *diverged* when its squared error exceeds 100 times the mean of |D|².
+    A prompt has *diverged* when its squared error exceeds 100 times that of predicting zero.
     The mean is over all prompts, diverged ones included.
     """
     generator = torch.Generator().manual_seed(2**31 + config.seed)
