@@ -331,7 +331,7 @@ def test_train_writes_a_run_that_resumes_and_unrolls(command, tmp_path):
         (["train", "quantum", "-o", "x"], "quantum"),
         (["train", "unconstrained", "-o", "x", "--steps", "0"], "steps"),
         (["train", "unconstrained", "-o", "x", "--device", "toaster"], "cpu"),
-        (["unroll", "nowhere"], "no checkpoint in nowhere"),
+        (["unroll", "nowhere"], "no trained model 'nowhere' comes with the package; there are: "),
         (["unroll", "run"], "damaged"),
     ],
 )

@@ -491,8 +491,10 @@ def unroll(
     from linear_icl.transformers import training, unrolling
 
     try:
-        shipped = str(run) in training.shipped_names() and not run.exists()
-        found = unrolling.unroll(training.CHECKPOINTS / run if shipped else run, prompts=prompts)
+        if not run.exists():
+            training.shipped(str(run))  # says which ones there are, if this is none of them
+            run = training.CHECKPOINTS / run
+        found = unrolling.unroll(run, prompts=prompts)
         print(found.report())
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)

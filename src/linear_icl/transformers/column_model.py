@@ -130,7 +130,10 @@ class ColumnTransformer(nn.Module):
         return torch.stack([xx, zero, yx, zero], dim=1) / self.config.n
 
     def pairs(self) -> list[Pair]:
-        """Merged weights (Q, P) a layer, for :func:`~linear_icl.transformers.attention.column_stack`."""
+        """Merged weights (Q, P) a layer.
+
+        They are what :func:`~linear_icl.transformers.attention.column_stack` takes.
+        """
         from linear_icl.transformers import constructions
 
         if self.config.kind != "full":
