@@ -3,7 +3,7 @@
 python benchmarks/train_all.py runs [--workers 2] [--only unconstrained rank_limited]
 python benchmarks/train_all.py runs --ship [--partial]
 
-Long: about 2 h 45 min of one core. Each worker trains one model at a time on one thread. Stop it
+Long: three to five hours of one core. Each worker trains one model at a time on one thread. Stop it
 at any moment; the next call goes on. Pause with ``kill -STOP`` and ``kill -CONT``.
 """
 
