@@ -313,7 +313,7 @@ def ridge(A: Tensor, y: Tensor, C: Tensor, variance: Tensor | float) -> Tensor:
 
 
 def noise_variance(A: Tensor, y: Tensor) -> Tensor:
-    """The unbiased estimate |y − ŷ|²/(n − d) from each prompt's least-squares fit."""
+    """The unbiased estimate ‖y − ŷ‖²/(n − d) from each prompt's least-squares fit."""
     d, n = A.shape[-2:]
     if n <= d:
         raise ValueError(f"n must exceed d = {d} to estimate the noise, got {n}")
