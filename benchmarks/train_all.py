@@ -1,15 +1,16 @@
-"""Train every shipped model: three regimes, several seeds; skips what is done, resumes the rest.
+"""Train every shipped model, skipping what is done and resuming the rest.
 
 python benchmarks/train_all.py runs [--workers 2] [--only unconstrained rank_limited]
 python benchmarks/train_all.py runs --ship [--partial]
 
-Long: three to five hours of one core. Each worker trains one model at a time on one thread. Stop it
+Long: six to seven hours of one core. Each worker trains one model at a time on one thread. Stop it
 at any moment; the next call goes on. Pause with ``kill -STOP`` and ``kill -CONT``.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -18,42 +19,41 @@ import sys
 import time
 from pathlib import Path
 
-STEPS = 20_000
-REGIMES = {
-    "unconstrained": {},
-    "rank_limited": {"rank": 5},
-    "distributed": {"machines": 3},
-}
+import torch
+
+from linear_icl.transformers import training
+from linear_icl.transformers.training import CHECKPOINTS, PUBLISHED, TrainingConfig, read_manifest
+
+ESTIMATION = dataclasses.replace(PUBLISHED["unconstrained"], n_query=PUBLISHED["unconstrained"].d)
 # Seed 0 of everything first, so that a short reproduction already shows the three regimes.
-RUNS = [(regime, seed, 0.0) for seed in range(5) for regime in REGIMES]
-RUNS += [(regime, 0, 0.01) for regime in REGIMES]
+RUNS = {
+    f"{regime}-seed{seed}": TrainingConfig(model, seed)
+    for seed in range(5)
+    for regime, model in PUBLISHED.items()
+}
+RUNS |= {
+    f"{regime}-seed0-noise0.01": TrainingConfig(model, noise=0.01)
+    for regime, model in PUBLISHED.items()
+}
+RUNS |= {
+    "estimation-seed0": TrainingConfig(ESTIMATION, task="estimation"),
+    "estimation-seed0-rank5": TrainingConfig(ESTIMATION, rank=5, task="estimation"),
+}
 
 
-def name(regime: str, seed: int, noise: float) -> str:
-    """The folder of a run."""
-    return f"{regime}-seed{seed}" + (f"-noise{noise:g}" if noise else "")
-
-
-def train_one(folder: str, regime: str, seed: int, noise: float) -> None:
+def train_one(folder: Path) -> None:
     """One run, in this process, on one thread."""
-    import torch
-
-    from linear_icl.transformers.model import ModelConfig
-    from linear_icl.transformers.training import CHECKPOINTS, TrainingConfig, read_manifest, train
-
     torch.set_num_threads(1)
-    begun = CHECKPOINTS / Path(folder).name
-    if not Path(folder).exists() and begun.exists() and "state" in read_manifest(begun)["files"]:
+    begun = CHECKPOINTS / folder.name
+    if not folder.exists() and begun.exists() and "state" in read_manifest(begun)["files"]:
         shutil.copytree(begun, folder)
-    model = ModelConfig(regime=regime, **REGIMES[regime])
-    train(TrainingConfig(model=model, seed=seed, steps=STEPS, noise=noise), folder, resume=True)
+    training.train(RUNS[folder.name], folder, resume=True)
 
 
 def finished(folder: Path) -> bool:
     """True when the folder holds the last checkpoint."""
-    from linear_icl.transformers.training import read_manifest
-
-    return (folder / "manifest.json").exists() and read_manifest(folder)["step"] >= STEPS
+    there = (folder / "manifest.json").exists()
+    return there and read_manifest(folder)["step"] >= RUNS[folder.name].steps
 
 
 def ship(out: Path, partial: bool) -> None:
@@ -62,16 +62,14 @@ def ship(out: Path, partial: bool) -> None:
     With ``partial`` also the last checkpoint of runs under way, with Adam's state, from which
     ``train_one`` goes on; the manifest says how many steps they have.
     """
-    from linear_icl.transformers import training
-
-    for run in RUNS:
-        folder, target = out / name(*run), training.CHECKPOINTS / name(*run)
+    for name in RUNS:
+        folder, target = out / name, CHECKPOINTS / name
         begun = (folder / "manifest.json").exists()
         if not (begun if partial else finished(folder)):
-            print("not begun:" if partial else "not finished:", name(*run))
+            print("not begun:" if partial else "not finished:", name)
             continue
         training.load(folder)  # refuses what is damaged
-        manifest = training.read_manifest(folder)
+        manifest = read_manifest(folder)
         files = manifest["files"]
         if finished(folder):
             del files["state"]
@@ -82,7 +80,7 @@ def ship(out: Path, partial: bool) -> None:
             entry["name"] = f"{kind}.safetensors"
         (target / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         training.load(target)
-        print("shipped:", name(*run), f"({manifest['step']} steps)")
+        print("shipped:", name, f"({manifest['step']} steps)")
 
 
 def main() -> None:
@@ -90,8 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--only", nargs="+", choices=list(REGIMES), default=list(REGIMES))
-    parser.add_argument("--one", nargs=3, metavar=("REGIME", "SEED", "NOISE"))
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of names")
+    parser.add_argument("--one", choices=list(RUNS), metavar="NAME", help="only this, in here")
     parser.add_argument("--ship", action="store_true", help="copy finished runs to the package")
     parser.add_argument("--partial", action="store_true", help="with --ship: unfinished ones too")
     arguments = parser.parse_args()
@@ -99,26 +97,28 @@ def main() -> None:
         ship(arguments.out, arguments.partial)
         return
     if arguments.one:
-        regime, seed, noise = arguments.one
-        folder = arguments.out / name(regime, int(seed), float(noise))
-        train_one(str(folder), regime, int(seed), float(noise))
+        train_one(arguments.out / arguments.one)
         return
-    waiting = [r for r in RUNS if r[0] in arguments.only]
-    waiting = [r for r in waiting if not finished(arguments.out / name(*r))]
-    running: dict[subprocess.Popen, tuple] = {}
+    chosen = [name for name in RUNS if name.startswith(tuple(arguments.only))]
+    if not chosen:
+        parser.error(
+            f"nothing begins with {' or '.join(arguments.only)}; there are: {', '.join(RUNS)}"
+        )
+    waiting = [name for name in chosen if not finished(arguments.out / name)]
+    running: dict[subprocess.Popen, str] = {}
     failed = []
     while waiting or running:
         while waiting and len(running) < arguments.workers:
-            run = waiting.pop(0)
-            command = [sys.executable, __file__, str(arguments.out), "--one", *map(str, run)]
-            running[subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})] = run
-            print(time.strftime("%H:%M:%S"), "start", name(*run), flush=True)
+            name = waiting.pop(0)
+            command = [sys.executable, __file__, str(arguments.out), "--one", name]
+            running[subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})] = name
+            print(time.strftime("%H:%M:%S"), "start", name, flush=True)
         time.sleep(2)
         for process in [p for p in running if p.poll() is not None]:
-            run = running.pop(process)
-            print(time.strftime("%H:%M:%S"), "end", name(*run), process.returncode, flush=True)
+            name = running.pop(process)
+            print(time.strftime("%H:%M:%S"), "end", name, process.returncode, flush=True)
             if process.returncode:
-                failed.append(name(*run))
+                failed.append(name)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -325,10 +325,19 @@ def test_train_writes_a_run_that_resumes_and_unrolls(command, tmp_path):
     assert pictures == {"weights.png", "steps.png", "sketches.png"}
 
 
+def test_train_can_ask_for_the_weights(command, tmp_path):
+    options = ["--task", "estimation", "--steps", "1", "-o", "run"]
+    result = command("train", "unconstrained", *options)
+    assert result.returncode == 0, result.stderr
+    config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    assert (config["task"], config["model"]["n_query"]) == ("estimation", config["model"]["d"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["train", "quantum", "-o", "x"], "quantum"),
+        (["train", "unconstrained", "-o", "x", "--task", "guessing"], "guessing"),
         (["train", "unconstrained", "-o", "x", "--steps", "0"], "steps"),
         (["train", "unconstrained", "-o", "x", "--device", "toaster"], "cpu"),
         (["unroll", "nowhere"], "no trained model 'nowhere' comes with the package; there are: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -440,6 +441,13 @@ class Regime(StrEnum):
     DISTRIBUTED = "distributed"
 
 
+class Task(StrEnum):
+    """What ``train`` asks the model for: the block D of a completion, or the weights W*."""
+
+    COMPLETION = "completion"
+    ESTIMATION = "estimation"
+
+
 @app.command()
 def train(
     regime: Annotated[Regime, typer.Argument(help="The compute regime.")],
@@ -447,6 +455,9 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Seeds weights and prompts.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Adam steps.")] = 20_000,
     noise: Annotated[float, typer.Option(min=0.0, help="Variance of the noise.")] = 0.0,
+    task: Annotated[
+        Task, typer.Option(help="Ask for the missing block, or for the weights (C = I).")
+    ] = Task.COMPLETION,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run there.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
@@ -460,8 +471,11 @@ def train(
     from linear_icl.transformers import training
 
     try:
+        model = training.PUBLISHED[regime.value]
+        if task is Task.ESTIMATION:
+            model = dataclasses.replace(model, n_query=model.d)
         config = training.TrainingConfig(
-            model=training.PUBLISHED[regime.value], seed=seed, steps=steps, noise=noise
+            model=model, seed=seed, steps=steps, noise=noise, task=task.value
         )
         training.train(config, output, resume=resume, device=device)
         manifest = training.read_manifest(output)

@@ -219,6 +219,54 @@ def test_noise_has_the_variance_asked_for():
     assert float(difference.var()) == pytest.approx(0.01, rel=0.02)
 
 
+@pytest.mark.parametrize("rank", [1, 3, 5])
+def test_estimation_asks_for_the_weights_of_minimum_norm(rank):
+    model = ModelConfig(d=5, n=7, d_out=2, n_query=5)
+    config = TrainingConfig(model=model, rank=rank, task="estimation")
+    for rotated in (False, True):
+        generator = torch.Generator().manual_seed(rank)
+        A, B, C, D = draw_prompts(config, 50, generator, rotated=rotated)
+        np.testing.assert_array_equal(C, np.broadcast_to(np.eye(5), (50, 5, 5)))
+        U, sigma, Vh = np.linalg.svd(A.double().numpy())
+        inverse = Vh[:, :rank].swapaxes(1, 2) / sigma[:, None, :rank] @ U[..., :rank].swapaxes(1, 2)
+        np.testing.assert_allclose(D, B.double().numpy() @ inverse, rtol=0.02, atol=0.02)
+
+
+def test_noise_leaves_the_weights_to_be_estimated_alone():
+    model = ModelConfig(d=5, n=7, d_out=2, n_query=5)
+    drawn = [
+        draw_prompts(
+            TrainingConfig(model=model, rank=3, task="estimation", noise=noise),
+            50,
+            torch.Generator().manual_seed(1),
+        )
+        for noise in (0.0, 0.01)
+    ]
+    assert not torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[0][3], drawn[1][3])
+
+
+def test_a_task_that_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="task must be one of"):
+        TrainingConfig(task="prediction")
+    with pytest.raises(ValueError, match="n_query = d"):
+        TrainingConfig(task="estimation")
+    with pytest.raises(ValueError, match="rank = 19"):
+        TrainingConfig(model=ModelConfig(n_query=18), rank=19, task="estimation")
+
+
+def test_a_model_that_estimates_is_trained_and_resumed(tmp_path):
+    model = ModelConfig(d=4, n=6, d_out=2, n_query=4, layers=2)
+    config = TrainingConfig(model=model, steps=2, batch=16, rank=2, task="estimation")
+    train(config, tmp_path)
+    longer = dataclasses.replace(config, steps=4)
+    train(longer, tmp_path, resume=True)
+    _, manifest = load(tmp_path)
+    assert (manifest["step"], manifest["config"]["task"]) == (4, "estimation")
+    with pytest.raises(ValueError, match="another configuration"):
+        train(dataclasses.replace(longer, task="completion"), tmp_path, resume=True)
+
+
 def test_a_diverged_prompt_is_counted_and_stays_in_the_mean():
     config = tiny()
     model = training.LinearTransformer(config.model, scale=1e10)

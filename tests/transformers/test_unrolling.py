@@ -233,6 +233,27 @@ def test_unrelated_blocks_differ_by_the_root_of_two():
     assert sketch.block_difference == pytest.approx(np.sqrt(2))
 
 
+def test_sketches_to_read_and_to_write_are_told_apart():
+    rng = np.random.default_rng(4)
+    S, U, V = (np.linalg.qr(rng.normal(size=(7, 3)))[0] for _ in range(3))
+    W_QK, W_VP = np.zeros((2, 1, 9, 9))
+    W_QK[0, :7, :7] = S @ S.T
+    W_VP[0, :7, :7], W_VP[0, 7:, 7:] = -0.4 * U @ V.T, -0.9 * np.eye(2)
+    reading = unrolling.read_layer(W_QK, W_VP, 7, rank=3)
+    later = constructions.eagle(7, 2, [0.2], [0.5], [U])[0]  # reads what the first one takes
+    readings = [reading, unrolling.read_layer(*later, 7, rank=3)]
+    found = unrolling.read_sketches([(W_QK, W_VP), later], readings)
+    assert found[0].written_alpha2 == pytest.approx(0.4)
+    assert found[0].overlap_last == pytest.approx(1)
+    assert found[0].overlap_taken == pytest.approx(np.linalg.norm(U.T @ S) ** 2 / 3)
+    assert found[1].overlap_taken == pytest.approx(1)
+    one = unrolling.rebuild(readings, 2)
+    two = unrolling.rebuild(readings, 2, sketches=found)
+    np.testing.assert_allclose(two[0][1], W_VP, atol=1e-12)
+    np.testing.assert_allclose(two[1][1], one[1][1], atol=1e-12)
+    assert np.linalg.norm(one[0][1] - W_VP) > 0.1
+
+
 @pytest.mark.parametrize("regime", REGIMES)
 def test_a_checkpoint_is_unrolled_with_report_and_figures(regime, tmp_path):
     _, shape = constructed(regime)
@@ -244,6 +265,7 @@ def test_a_checkpoint_is_unrolled_with_report_and_figures(regime, tmp_path):
     report = found.report()
     assert f"{regime}, trained for 3 steps" in report
     assert "nan" not in report.replace("      nan ", "")  # layer 1 has no layer before it
+    assert ("written" in found.errors) == ("U in last S" in report) == (regime == "rank_limited")
     figures = found.figures()
     assert set(figures) == {"weights", "steps"} | (
         {"sketches"} if regime == "rank_limited" else set()
@@ -257,6 +279,20 @@ def test_an_exact_network_has_no_error_left_to_explain():
     found = unrolling.unroll(model, config=TrainingConfig(model=config, rank=3), prompts=20)
     np.testing.assert_allclose(found.fidelity_median, 0, atol=1e-18)
     np.testing.assert_allclose(found.errors["network"], found.errors["algorithm"], rtol=1e-6)
+
+
+def test_a_network_that_estimates_is_unrolled_like_any_other():
+    shape = ModelConfig(d=4, n=6, d_out=2, n_query=4, layers=3)
+    config = TrainingConfig(model=shape, rank=3, task="estimation")
+    model = LinearTransformer(shape).double()
+    factors = constructions.eagle_factors(6, 4, ETA_RHO, GAMMA_RHO)
+    with torch.no_grad():
+        for layer, four in zip(model.layers, factors, strict=True):
+            for name, W in zip(("W_Q", "W_K", "W_V", "W_P"), four, strict=True):
+                getattr(layer, name)[0] = torch.from_numpy(W)
+    found = unrolling.unroll(model, config=config, prompts=20)
+    assert found.errors["direct"].max() < 1e-6
+    np.testing.assert_allclose(found.fidelity_median, 0, atol=1e-18)
 
 
 def test_a_network_that_explodes_is_reported_and_not_hidden():

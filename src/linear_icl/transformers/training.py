@@ -1,4 +1,4 @@
-"""Train a linear transformer on completion prompts: one loop, resumable at any step.
+"""Train a linear transformer to fill the missing block of prompts: one loop, resumable.
 
 linear-icl train unconstrained --seed 0 --steps 20000 -o runs/u0
 linear-icl train unconstrained --seed 0 --steps 20000 -o runs/u0 --resume
@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import safetensors.torch
@@ -24,6 +24,8 @@ from tqdm import tqdm
 import linear_icl
 from linear_icl.files import replacing, write_text
 from linear_icl.transformers.model import LinearTransformer, ModelConfig
+
+Task = Literal["completion", "estimation"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +47,18 @@ class TrainingConfig:
     rank, decay : int, float
         s and α of the prompts X = R₁R₂ᵀ/√s, rows of R ~ N(0, diag(αⁱ)), i = 1..s.
     noise : float
-        Variance of Gaussian noise on all of X.
+        Variance of Gaussian noise on all of X (in estimation on A and B).
     scale : float
         Standard deviation of the initial weights (not published).
+    task : {"completion", "estimation"}
+        Completion: A, B, C are blocks of X, and D is the fourth. Estimation: the query block is
+        C = I, so that the answer D = W* = BA⁺ are the weights themselves, those of A and B
+        before noise is added. Estimation needs n_query = d and rank <= d.
+
+    Raises
+    ------
+    ValueError
+        Another task, or estimation with another n_query or a larger rank.
     """
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
@@ -60,6 +71,17 @@ class TrainingConfig:
     decay: float = 0.7
     noise: float = 0.0
     scale: float = 0.1
+    task: Task = "completion"
+
+    def __post_init__(self) -> None:
+        if self.task not in get_args(Task):
+            raise ValueError(f"task must be one of {', '.join(get_args(Task))}, got {self.task!r}")
+        model = self.model
+        if self.task == "estimation" and (model.n_query != model.d or self.rank > model.d):
+            raise ValueError(
+                f"estimation needs n_query = d = {model.d} and rank <= d, "
+                f"got n_query = {model.n_query}, rank = {self.rank}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest."""
@@ -89,18 +111,21 @@ def draw_prompts(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Fresh prompts A, B, C, D of shape (batch, ·, ·), cut from X = R₁R₂ᵀ/√s (+ noise).
 
+    In estimation C is the identity and D = W*, with B = W*A of minimum norm before the noise.
+
     The model meets the rows of [A C] in the products KᵀK only and does not see a rotation of
     them. With ``rotated``, prompts of rank s < d without noise are drawn as they look after the
     rotation that makes all but the first s of these rows zero, and the zero rows are left out:
     A and C have s rows, the loss has the same law, and a step costs (s + d')/(d + d') as much.
+    (Estimation has no zero rows to leave out: its C is of full rank.)
     """
-    model = config.model
-    rows, columns = model.d + model.d_out, model.n + model.n_query
+    model, estimation = config.model, config.task == "estimation"
+    rows, columns = model.d + model.d_out, model.n + (0 if estimation else model.n_query)
     # The variances αⁱ sit on one factor: R₁ diag(α^½) diag(α^½) R₂ᵀ = (R₁ diag(α)) R₂ᵀ.
     variance = config.decay ** torch.arange(1, config.rank + 1, dtype=torch.float32)
     left = torch.randn(batch, rows, config.rank, generator=generator)
     right = torch.randn(batch, config.rank, columns, generator=generator)
-    if rotated and config.rank < model.d and config.noise == 0:
+    if rotated and config.rank < model.d and config.noise == 0 and not estimation:
         # R of the QR factors of a Gaussian matrix: entries N(0, 1) above a diagonal that holds
         # the norm of what is left of each column (Bartlett).
         top, rest = left[:, : model.d], left[:, model.d :]
@@ -111,7 +136,13 @@ def draw_prompts(
         X = X + config.noise**0.5 * torch.randn(batch, rows, columns, generator=generator)
     X = X.to(device)
     d, n = X.shape[1] - model.d_out, model.n
-    return X[:, :d, :n], X[:, d:, :n], X[:, :d, n:], X[:, d:, n:]
+    A, B = X[:, :d, :n], X[:, d:, :n]
+    if estimation:
+        # A = FG and B = HG have the weights W* = HF⁺, whatever G and the variances are.
+        F, H = left[:, :d], left[:, d:]
+        weights = torch.linalg.solve(F.mT @ F, H, left=False) @ F.mT
+        return A, B, torch.eye(d, device=X.device).expand(batch, d, d), weights.to(device)
+    return A, B, X[:, :d, n:], X[:, d:, n:]
 
 
 @torch.no_grad()
@@ -126,7 +157,8 @@ def evaluate(model: LinearTransformer, config: TrainingConfig, prompts: int = 40
     A, B, C, D = draw_prompts(config, prompts, generator, str(device))
     error = (model(A, B, C) - D).square().mean(dim=(1, 2)).double().cpu().numpy()
     direct = B.double() @ torch.linalg.pinv(A.double(), rtol=1e-6) @ C.double()
-    if config.noise > 0:  # the rank is known: keep s directions, no more
+    if config.noise > 0 or config.task == "estimation":
+        # The rank is known: keep s directions, no more.
         U, sigma, Vh = torch.linalg.svd(A.double(), full_matrices=False)
         s = config.rank
         direct = ((B.double() @ Vh.mT[..., :s]) / sigma[:, None, :s]) @ U.mT[:, :s] @ C.double()

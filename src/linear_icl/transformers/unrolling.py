@@ -4,8 +4,10 @@ linear-icl unroll runs/u0 --figures runs/u0-figures
 
 A trained row-token layer comes down to W_QK ≈ diag(α¹I, 0) and W_VP ≈ diag(α²I, α³I), which is
 EAGLE with ηρ = −α¹α² and γρ = −α¹α³ (with SSᵀ in the place of I when attention is
-rank-limited, and with α³ alone between machines). This module reads the three numbers, says how
-much of the weights they leave out, rebuilds the algorithm and runs it beside the network.
+rank-limited, and with α³ alone between machines). Rank-limited networks turn out to read with one
+sketch and to write with others, W_VP ≈ diag(α²UVᵀ, α³I). This module reads the three numbers and
+the sketches, says how much of the weights they leave out, rebuilds the algorithm and runs it
+beside the network.
 """
 
 from __future__ import annotations
@@ -301,6 +303,7 @@ def rebuild(
     n_query: int,
     *,
     keep_blocks: Sequence[Pair] | None = None,
+    sketches: Sequence[SketchReading] | None = None,
 ) -> list[Pair]:
     """Weights that hold the pattern and nothing else.
 
@@ -314,6 +317,9 @@ def rebuild(
         Merged weights whose first blocks (n × n) are kept as learned, so that only what lies
         off the blocks is dropped and the query block made scalar: what is exact about a
         rank-limited network even when its sketches are not orthonormal.
+    sketches : sequence of SketchReading, optional
+        From :func:`read_sketches`. The first block of W_VP is then α²UVᵀ, with the sketches that
+        the layer writes with, in the place of α²SSᵀ.
 
     Returns
     -------
@@ -331,6 +337,10 @@ def rebuild(
     True
     """
     pairs = [_pattern(reading, reading.n + n_query) for reading in readings]
+    if sketches is not None:
+        for (_, VP), sketch, reading in zip(pairs, sketches, readings, strict=True):
+            written = sketch.written_alpha2 * sketch.taken @ sketch.changed.T
+            VP[..., : reading.n, : reading.n] = written
     if keep_blocks is None:
         return pairs
     for (QK, VP), (kept_QK, kept_VP), reading in zip(pairs, keep_blocks, readings, strict=True):
@@ -386,6 +396,9 @@ def sketches(model: LinearTransformer) -> list[np.ndarray]:
 class SketchReading:
     """How much one layer's learned block looks like SSᵀ of a random orthonormal S.
 
+    The block of W_VP is also read on its own, as α²UVᵀ with orthonormal U and V: the layer takes
+    the columns AU and changes the columns V, A ← A − ηρ (AS)(AS)ᵀA UVᵀ. EAGLE has U = V = S.
+
     Attributes
     ----------
     rank : int
@@ -407,6 +420,12 @@ class SketchReading:
     ks_off_diagonal, p_off_diagonal : float
         The same for the entries above the diagonal, against sampled Haar projectors. The
         entries of one projector are not independent: the p-values are indications.
+    taken, changed : array, shape (n, r)
+        U and V, the r leading singular vectors of W_VP's block.
+    written_alpha2 : float
+        α² of α²UVᵀ, the mean of the r leading singular values; UVᵀ carries the sign.
+    overlap_taken, overlap_last : float
+        ‖UᵀS‖_F²/r with the layer's own sketch and with that of the last layer.
     """
 
     rank: int
@@ -418,6 +437,11 @@ class SketchReading:
     p_diagonal: float
     ks_off_diagonal: float
     p_off_diagonal: float
+    taken: np.ndarray
+    changed: np.ndarray
+    written_alpha2: float
+    overlap_taken: float
+    overlap_last: float
 
 
 def read_sketches(
@@ -459,36 +483,45 @@ def read_sketches(
     from scipy import stats
 
     rng = np.random.default_rng(rng)
+    S_all = [reading.sketch for reading in readings if reading.sketch is not None]
+    if len(S_all) < len(readings) or any(reading.alpha1.size != 1 for reading in readings):
+        raise ValueError("sketches are read from rank-limited layers of one head")
     found: list[SketchReading] = []
-    previous = None
-    for (W_QK, W_VP), reading in zip(pairs, readings, strict=True):
-        S, n = reading.sketch, reading.n
-        if S is None or reading.alpha1.size != 1:
-            raise ValueError("sketches are read from rank-limited layers of one head")
+    for layer, ((W_QK, W_VP), reading) in enumerate(zip(pairs, readings, strict=True)):
+        S, n = S_all[layer], reading.n
         QK, VP = _by_source(W_QK, W_VP)
         block, other = QK[0, :n, :n], VP[0, 0, :n, :n]
         learned = (block + block.T) / (2 * reading.alpha1[0])
         haar = np.linalg.qr(rng.standard_normal((draws, n, S.shape[1])))[0]
         above = np.triu_indices(n, 1)
         r = S.shape[1]
-        if r < n:
-            diagonal = stats.ks_1samp(np.diag(learned), stats.beta(r / 2, (n - r) / 2).cdf)
-            off = stats.ks_2samp(learned[above], (haar @ haar.mT)[:, *above].ravel())
-            entries = diagonal.statistic, diagonal.pvalue, off.statistic, off.pvalue
-        else:
-            entries = (np.nan,) * 4  # SSᵀ = I: nothing is random
+        ks_diagonal, p_diagonal, ks_off, p_off = (np.nan,) * 4
+        if r < n:  # otherwise SSᵀ = I, and nothing is random
+            ks_diagonal, p_diagonal = stats.ks_1samp(
+                np.diag(learned), stats.beta(r / 2, (n - r) / 2).cdf
+            )
+            ks_off, p_off = stats.ks_2samp(learned[above], (haar @ haar.mT)[:, *above].ravel())
         singular = np.linalg.svd(block, compute_uv=False)
+        U, sizes, Vh = np.linalg.svd(other)
+        U, V = U[:, :r], Vh[:r].T
         found.append(
             SketchReading(
-                int((singular > 0.01 * singular[0]).sum()),
-                np.linalg.eigvalsh(learned)[::-1],
-                float(np.linalg.norm(block - block.T) / np.linalg.norm(block + block.T)),
-                _difference_up_to_sign(block, other),
-                np.nan if previous is None else float(np.sum((S.T @ previous) ** 2) / r),
-                *map(float, entries),
+                rank=int((singular > 0.01 * singular[0]).sum()),
+                eigenvalues=np.linalg.eigvalsh(learned)[::-1],
+                asymmetry=float(np.linalg.norm(block - block.T) / np.linalg.norm(block + block.T)),
+                block_difference=_difference_up_to_sign(block, other),
+                overlap_previous=_overlap(S, S_all[layer - 1]) if layer else np.nan,
+                ks_diagonal=float(ks_diagonal),
+                p_diagonal=float(p_diagonal),
+                ks_off_diagonal=float(ks_off),
+                p_off_diagonal=float(p_off),
+                taken=U,
+                changed=V,
+                written_alpha2=float(sizes[:r].mean()),
+                overlap_taken=_overlap(U, S),
+                overlap_last=_overlap(U, S_all[-1]),
             )
         )
-        previous = S
     return found
 
 
@@ -699,11 +732,15 @@ class Unrolling:
         Network against the rebuilt algorithm, see :func:`fidelity`.
     blocks_mean, blocks_median : array, shape (layers,)
         Network against its own blocks with everything off them dropped.
+    written_mean, written_median : array, shape (layers,), or None
+        Network against the algorithm rebuilt with a sketch to read and others to write;
+        rank-limited only.
     eta, gamma : array, shape (layers, prompts)
         See :func:`step_sizes`.
     errors : dict of arrays, shape (prompts,)
-        ``zero`` (predicting 0), ``network``, ``algorithm`` (rebuilt), ``quantised``
-        (sparsified, clustered), ``EAGLE (1/3, 1)`` with each prompt's own ρ and as many layers,
+        ``zero`` (predicting 0), ``network``, ``algorithm`` (rebuilt), ``written`` (rebuilt with
+        a sketch to read and others to write; rank-limited only), ``quantised`` (sparsified,
+        clustered), ``EAGLE (1/3, 1)`` with each prompt's own ρ and as many layers,
         ``direct``.
     """
 
@@ -718,6 +755,8 @@ class Unrolling:
     fidelity_median: np.ndarray
     blocks_mean: np.ndarray
     blocks_median: np.ndarray
+    written_mean: np.ndarray | None
+    written_median: np.ndarray | None
     eta: np.ndarray
     gamma: np.ndarray
     errors: dict[str, np.ndarray]
@@ -792,12 +831,18 @@ def unroll(
     network = forward(pairs, A, B, C)
     algorithm = forward(rebuild(readings, shape.n_query), A, B, C)
     blocks = forward(rebuild(readings, shape.n_query, keep_blocks=pairs), A, B, C)
+    one_head = shape.rank is not None and shape.heads == 1
+    learned = read_sketches(pairs, readings) if one_head else []
+    written = None
+    if learned:
+        written = forward(rebuild(readings, shape.n_query, sketches=learned), A, B, C)
     eta, gamma = step_sizes(readings, network, shape.d)
     S = [r.sketch for r in readings if r.sketch is not None] or None
     runs = {
         "zero": None,
         "network": network,
         "algorithm": algorithm,
+        **({"written": written} if written else {}),
         "quantised": forward(quantise(pairs), A, B, C),
         "EAGLE (1/3, 1)": eagle_states(A, B, C, shape.layers, sketches=S, machines=shape.machines),
     }
@@ -806,13 +851,13 @@ def unroll(
             name: ((0 if Z is None else prediction(Z[-1], shape.d, shape.n_query)) - D) ** 2
             for name, Z in runs.items()
         }
-        rank = config.rank if config.noise > 0 else None
+        known = config.noise > 0 or config.task == "estimation"
+        rank = config.rank if known else None
         errors["direct"] = (_direct(A, B, C, rank) - D) ** 2
         errors = {
             name: np.nan_to_num(error.mean(axis=(1, 2)), nan=np.inf)
             for name, error in errors.items()
         }
-    one_head = shape.rank is not None and shape.heads == 1
     return Unrolling(
         regime=shape.regime,
         step=step,
@@ -820,11 +865,13 @@ def unroll(
         prompts=prompts,
         pairs=pairs,
         readings=readings,
-        sketches=read_sketches(pairs, readings) if one_head else [],
+        sketches=learned,
         fidelity_mean=fidelity(network, algorithm),
         fidelity_median=fidelity(network, algorithm, np.median),
         blocks_mean=fidelity(network, blocks),
         blocks_median=fidelity(network, blocks, np.median),
+        written_mean=fidelity(network, written) if written else None,
+        written_median=fidelity(network, written, np.median) if written else None,
         eta=eta,
         gamma=gamma,
         errors=errors,
@@ -832,7 +879,7 @@ def unroll(
 
 
 def _direct(A: np.ndarray, B: np.ndarray, C: np.ndarray, rank: int | None) -> np.ndarray:
-    """The direct prediction; of noisy prompts the known number of directions is kept."""
+    """The direct prediction, of the known number of directions when ``rank`` says it."""
     if rank is None:
         return B @ np.linalg.pinv(A, rtol=1e-6) @ C  # the prompts are float32
     U, sigma, Vh = np.linalg.svd(A, full_matrices=False)
@@ -879,6 +926,11 @@ def _share(part: np.ndarray, whole: np.ndarray) -> float:
     return float(np.sum(part**2)) / total if total > 0 else 0.0
 
 
+def _overlap(Q: np.ndarray, V: np.ndarray) -> float:
+    """‖QᵀV‖_F²/r of two orthonormal n × r matrices: 1 for one space, r/n for random ones."""
+    return float(np.sum((Q.T @ V) ** 2) / Q.shape[1])
+
+
 def _difference_up_to_sign(Q: np.ndarray, V: np.ndarray) -> float:
     Q, V = Q / np.linalg.norm(Q), V / np.linalg.norm(V)
     return float(min(np.linalg.norm(Q - V), np.linalg.norm(Q + V)))
@@ -914,9 +966,14 @@ def _report(found: Unrolling) -> str:
         ("median", found.fidelity_median),
         ("mean, blocks kept", found.blocks_mean),
         ("median, blocks kept", found.blocks_median),
+        ("mean, written", found.written_mean),
+        ("median, written", found.written_median),
     ):
+        if values is None:
+            continue
         lines.append(f"{name:<20}" + "".join(f"{value:12.4g}" for value in values))
     if found.sketches:
+        lines.append("(written: the block of W_VP as α² UVᵀ, its own sketches, instead of α² SSᵀ)")
         lines += ["", "layer   rank   block difference   overlap   KS diagonal (p)   KS above (p)"]
         for layer, sketch in enumerate(found.sketches, 1):
             lines.append(
@@ -925,6 +982,11 @@ def _report(found: Unrolling) -> str:
                 f"({sketch.p_diagonal:.2f})      {sketch.ks_off_diagonal:.3f} "
                 f"({sketch.p_off_diagonal:.2f})"
             )
+        n, r = found.sketches[0].taken.shape
+        scale = f"(‖UᵀS‖²/r: 1 the same, {r / n:.2f} random)"
+        lines += ["", f"layer   U in own S   U in last S   {scale}"]
+        for layer, sketch in enumerate(found.sketches, 1):
+            lines.append(f"{layer:>5} {sketch.overlap_taken:12.3f} {sketch.overlap_last:13.3f}")
     lines += ["", "squared error of D          mean       median   zero/mean   zero/median"]
     zero = found.errors["zero"].mean()
     for name, error in found.errors.items():
