@@ -479,6 +479,8 @@ def train(
         )
         training.train(config, output, resume=resume, device=device)
         manifest = training.read_manifest(output)
+    except FloatingPointError as error:
+        raise _fail(str(error), 1) from None
     except (ValueError, OSError) as error:
         raise _fail(_words(error)) from None
     last = manifest["history"][-1]

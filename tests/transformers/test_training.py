@@ -282,6 +282,13 @@ def test_the_direct_solution_is_far_better_than_zero(noise):
     assert np.isfinite(found["direct_mean"])
 
 
+def test_a_training_that_can_only_skip_gives_up_and_says_why(tmp_path):
+    config = tiny(steps=training.HOPELESS + 50, scale=1e10)
+    with pytest.raises(FloatingPointError, match="smaller initial weights than scale = 1e"):
+        train(config, tmp_path, checkpoint_every=60)
+    assert training.read_manifest(tmp_path)["step"] == 60  # the last checkpoint stays
+
+
 def test_models_that_come_with_the_package_load():
     for name in training.shipped_names():
         model, manifest = training.shipped(name)
@@ -289,7 +296,9 @@ def test_models_that_come_with_the_package_load():
         unfinished = manifest["step"] < manifest["config"]["steps"]
         allowed = {"weights", "state"} if unfinished else {"weights"}
         assert {"weights"} <= manifest["files"].keys() <= allowed
-        assert name.startswith(f"{model.config.regime}-seed{manifest['config']['seed']}")
+        config = TrainingConfig.from_dict(manifest["config"])
+        kind = model.config.regime if config.task == "completion" else config.task
+        assert name.startswith(f"{kind}-seed{config.seed}")
 
 
 def test_a_shipped_model_is_found_by_name_and_cannot_be_resumed(tmp_path, monkeypatch):

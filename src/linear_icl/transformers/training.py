@@ -43,7 +43,8 @@ class TrainingConfig:
     learning_rate, clip : float
         Adam's constant rate, and the 2-norm to which gradients are clipped. Loss spikes come
         from prompts of unusually large ‖A‖₂; beside the clipping, a step whose gradient norm
-        overflows is skipped (and counted in the history). Nothing else is done about them.
+        overflows is skipped (and counted in the history); a hundred of them in a row end the
+        training with an error. Nothing else is done about them.
     rank, decay : int, float
         s and α of the prompts X = R₁R₂ᵀ/√s, rows of R ~ N(0, diag(αⁱ)), i = 1..s.
     noise : float
@@ -92,6 +93,8 @@ class TrainingConfig:
         """The inverse of :meth:`to_dict`."""
         return cls(**{**values, "model": ModelConfig(**values["model"])})
 
+
+HOPELESS = 100  # steps that may be skipped in a row before training gives up
 
 # The models of the three regimes as they were published.
 PUBLISHED = {
@@ -198,6 +201,9 @@ def train(
     ValueError
         The run in ``out`` has another configuration, its files are damaged, or there is no such
         device here.
+    FloatingPointError
+        The gradient has overflowed in 100 steps in a row: initial weights too large for the
+        prompts. The last checkpoint, if there is one, stays.
     """
     _check_device(device)
     out = Path(out)
@@ -223,7 +229,7 @@ def train(
         _restore(optimiser, generator, model, _read_tensors(out, manifest, "state"))
 
     losses: list[Tensor] = []
-    skipped = 0
+    skipped = in_a_row = 0
     started = time.perf_counter() - seconds
     progress = tqdm(total=config.steps, initial=step, disable=not sys.stderr.isatty())
     while step < config.steps:
@@ -235,8 +241,15 @@ def train(
         # One prompt of huge ‖A‖₂ can overflow float32; clipped, its gradient would be NaN.
         if bool(torch.isfinite(norm)):
             optimiser.step()
+            in_a_row = 0
         else:
-            skipped += 1
+            skipped, in_a_row = skipped + 1, in_a_row + 1
+            if in_a_row == HOPELESS:
+                raise FloatingPointError(
+                    f"the gradient overflowed in each of the last {HOPELESS} steps (up to step "
+                    f"{step + 1}), so nothing is being learned; prompts of this size need smaller "
+                    f"initial weights than scale = {config.scale:g}"
+                )
         step += 1
         losses.append(loss.detach())
         progress.update()
