@@ -100,11 +100,10 @@ def main() -> None:
     if arguments.one:
         train_one(arguments.out / arguments.one)
         return
+    for start in arguments.only:
+        if not any(name.startswith(start) for name in RUNS):
+            parser.error(f"nothing begins with {start!r}; there are: {', '.join(RUNS)}")
     chosen = [name for name in RUNS if name.startswith(tuple(arguments.only))]
-    if not chosen:
-        parser.error(
-            f"nothing begins with {' or '.join(arguments.only)}; there are: {', '.join(RUNS)}"
-        )
     waiting = [name for name in chosen if not finished(arguments.out / name)]
     running: dict[subprocess.Popen, str] = {}
     failed = []

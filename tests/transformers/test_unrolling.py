@@ -243,7 +243,9 @@ def test_sketches_to_read_and_to_write_are_told_apart():
     later = constructions.eagle(7, 2, [0.2], [0.5], [U])[0]  # reads what the first one takes
     readings = [reading, unrolling.read_layer(*later, 7, rank=3)]
     found = unrolling.read_sketches([(W_QK, W_VP), later], readings)
-    assert found[0].written_alpha2 == pytest.approx(0.4)
+    assert found[0].written_alpha2 == pytest.approx(-0.4)
+    np.testing.assert_allclose(found[0].taken @ found[0].changed.T, U @ V.T, atol=1e-12)
+    np.testing.assert_allclose(found[1].taken @ found[1].changed.T, U @ U.T, atol=1e-12)
     assert found[0].overlap_last == pytest.approx(1)
     assert found[0].overlap_taken == pytest.approx(np.linalg.norm(U.T @ S) ** 2 / 3)
     assert found[1].overlap_taken == pytest.approx(1)
@@ -252,6 +254,13 @@ def test_sketches_to_read_and_to_write_are_told_apart():
     np.testing.assert_allclose(two[0][1], W_VP, atol=1e-12)
     np.testing.assert_allclose(two[1][1], one[1][1], atol=1e-12)
     assert np.linalg.norm(one[0][1] - W_VP) > 0.1
+    with pytest.raises(ValueError, match="pass one"):
+        unrolling.rebuild(readings, 2, keep_blocks=two, sketches=found)
+    with pytest.raises(ValueError, match="one a layer"):
+        unrolling.rebuild(readings, 2, sketches=found[:1])
+    W_VP[0, :7, :7] = 0
+    [empty] = unrolling.read_sketches([(W_QK, W_VP)], readings[:1])
+    assert np.isnan([empty.overlap_taken, empty.overlap_last, empty.block_difference]).all()
 
 
 @pytest.mark.parametrize("regime", REGIMES)
@@ -283,7 +292,7 @@ def test_an_exact_network_has_no_error_left_to_explain():
 
 def test_a_network_that_estimates_is_unrolled_like_any_other():
     shape = ModelConfig(d=4, n=6, d_out=2, n_query=4, layers=3)
-    config = TrainingConfig(model=shape, rank=3, task="estimation")
+    config = TrainingConfig(model=shape, rank=2, task="estimation")
     model = LinearTransformer(shape).double()
     factors = constructions.eagle_factors(6, 4, ETA_RHO, GAMMA_RHO)
     with torch.no_grad():

@@ -54,12 +54,15 @@ class TrainingConfig:
     task : {"completion", "estimation"}
         Completion: A, B, C are blocks of X, and D is the fourth. Estimation: the query block is
         C = I, so that the answer D = W* = BA⁺ are the weights themselves, those of A and B
-        before noise is added. Estimation needs n_query = d and rank <= d.
+        before noise is added. Estimation needs n_query = d and rank <= min(d - 2, n): with more
+        than n directions BA⁺ is no longer what made the data, and from d - 1 on the entries of
+        W* have no variance, so that a mean squared error says nothing.
 
     Raises
     ------
     ValueError
-        Another task, or estimation with another n_query or a larger rank.
+        Another task, a rank or batch that is no whole number >= 1, or estimation with another
+        n_query or a larger rank.
     """
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
@@ -75,12 +78,17 @@ class TrainingConfig:
     task: Task = "completion"
 
     def __post_init__(self) -> None:
-        if self.task not in get_args(Task):
+        if not (isinstance(self.task, str) and self.task in get_args(Task)):
             raise ValueError(f"task must be one of {', '.join(get_args(Task))}, got {self.task!r}")
+        for name in ("rank", "batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
         model = self.model
-        if self.task == "estimation" and (model.n_query != model.d or self.rank > model.d):
+        largest = min(model.d - 2, model.n)
+        if self.task == "estimation" and (model.n_query != model.d or self.rank > largest):
             raise ValueError(
-                f"estimation needs n_query = d = {model.d} and rank <= d, "
+                f"estimation needs n_query = d = {model.d} and rank <= min(d - 2, n) = {largest}, "
                 f"got n_query = {model.n_query}, rank = {self.rank}"
             )
 
@@ -91,7 +99,10 @@ class TrainingConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingConfig:
         """The inverse of :meth:`to_dict`."""
-        return cls(**{**values, "model": ModelConfig(**values["model"])})
+        try:
+            return cls(**{**values, "model": ModelConfig(**values["model"])})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a training configuration: {error}") from None
 
 
 HOPELESS = 100  # steps that may be skipped in a row before training gives up
@@ -141,7 +152,7 @@ def draw_prompts(
     d, n = X.shape[1] - model.d_out, model.n
     A, B = X[:, :d, :n], X[:, d:, :n]
     if estimation:
-        # A = FG and B = HG have the weights W* = HF⁺, whatever G and the variances are.
+        # A = FG and B = HG, G of full row rank: W* = HF⁺, whatever the variances are.
         F, H = left[:, :d], left[:, d:]
         weights = torch.linalg.solve(F.mT @ F, H, left=False) @ F.mT
         return A, B, torch.eye(d, device=X.device).expand(batch, d, d), weights.to(device)
@@ -340,6 +351,10 @@ def read_manifest(folder: str | Path) -> dict:
     missing = {"config", "step", "history", "files"} - set(manifest)
     if missing:
         raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+    try:
+        TrainingConfig.from_dict(manifest["config"])
+    except ValueError as error:
+        raise ValueError(f"the configuration in {path} is not valid: {error}") from None
     return manifest
 
 
@@ -374,10 +389,11 @@ def _restore(
 ) -> None:
     generator.set_state(tensors["generator"])
     for name, parameter in model.named_parameters():
-        optimiser.state[parameter] = {
-            key: tensors[f"adam.{key}.{name}"].to(parameter.device)
-            for key in ("step", "exp_avg", "exp_avg_sq")
-        }
+        if f"adam.step.{name}" in tensors:  # not before the first step that was not skipped
+            optimiser.state[parameter] = {
+                key: tensors[f"adam.{key}.{name}"].to(parameter.device)
+                for key in ("step", "exp_avg", "exp_avg_sq")
+            }
 
 
 def _write_checkpoint(

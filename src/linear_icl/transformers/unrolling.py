@@ -318,13 +318,18 @@ def rebuild(
         off the blocks is dropped and the query block made scalar: what is exact about a
         rank-limited network even when its sketches are not orthonormal.
     sketches : sequence of SketchReading, optional
-        From :func:`read_sketches`. The first block of W_VP is then α²UVᵀ, with the sketches that
-        the layer writes with, in the place of α²SSᵀ.
+        From :func:`read_sketches`, one a layer, of one head. The first block of W_VP is then
+        α²UVᵀ, with the sketches that the layer writes with, in the place of α²SSᵀ.
 
     Returns
     -------
     list of pairs (W_QK, W_VP)
         For :func:`forward`.
+
+    Raises
+    ------
+    ValueError
+        Both ``keep_blocks`` and ``sketches``, or sketches that are not one a layer of one head.
 
     Examples
     --------
@@ -338,6 +343,10 @@ def rebuild(
     """
     pairs = [_pattern(reading, reading.n + n_query) for reading in readings]
     if sketches is not None:
+        if keep_blocks is not None:
+            raise ValueError("keep_blocks and sketches both say what the first block is: pass one")
+        if len(sketches) != len(readings) or any(r.alpha2.shape != (1, 1) for r in readings):
+            raise ValueError("sketches must be one a layer, and the layers of one head")
         for (_, VP), sketch, reading in zip(pairs, sketches, readings, strict=True):
             written = sketch.written_alpha2 * sketch.taken @ sketch.changed.T
             VP[..., : reading.n, : reading.n] = written
@@ -397,7 +406,8 @@ class SketchReading:
     """How much one layer's learned block looks like SSᵀ of a random orthonormal S.
 
     The block of W_VP is also read on its own, as α²UVᵀ with orthonormal U and V: the layer takes
-    the columns AU and changes the columns V, A ← A − ηρ (AS)(AS)ᵀA UVᵀ. EAGLE has U = V = S.
+    the columns AU and changes A along the columns of V, A ← A + α¹α² (AS)(AS)ᵀAUVᵀ with
+    α¹α² ≤ 0. EAGLE has UVᵀ = SSᵀ. What the last layer writes is read by nobody and not trained.
 
     Attributes
     ----------
@@ -409,8 +419,8 @@ class SketchReading:
         ‖W − Wᵀ‖_F/‖W + Wᵀ‖_F of that block.
     block_difference : float
         ‖Q ∓ V‖_F/‖Q‖_F, Q and V the blocks of W_QK and W_VP at unit norm, the better sign:
-        0 when the two share their sketch, √2 when they have nothing in common. The published
-        figure is 0.28.
+        0 when the two share their sketch, √2 when they have nothing in common, NaN when one is
+        zero. The published figure is 0.28.
     overlap_previous : float
         ‖SᵀS'‖_F²/r with the sketch S' of the layer before; r/n on average for independent
         Haar sketches. NaN in layer 1.
@@ -421,11 +431,13 @@ class SketchReading:
         The same for the entries above the diagonal, against sampled Haar projectors. The
         entries of one projector are not independent: the p-values are indications.
     taken, changed : array, shape (n, r)
-        U and V, the r leading singular vectors of W_VP's block.
+        U and V, the r leading singular vectors of W_VP's block; UVᵀ is defined, either alone
+        only up to a rotation.
     written_alpha2 : float
-        α² of α²UVᵀ, the mean of the r leading singular values; UVᵀ carries the sign.
+        α² of α²UVᵀ: the mean of the r leading singular values, with the sign opposite to α¹.
     overlap_taken, overlap_last : float
-        ‖UᵀS‖_F²/r with the layer's own sketch and with that of the last layer.
+        ‖UᵀS‖_F²/r with the layer's own sketch and with that of the last layer; NaN for a block
+        that is zero.
     """
 
     rank: int
@@ -503,7 +515,8 @@ def read_sketches(
             ks_off, p_off = stats.ks_2samp(learned[above], (haar @ haar.mT)[:, *above].ravel())
         singular = np.linalg.svd(block, compute_uv=False)
         U, sizes, Vh = np.linalg.svd(other)
-        U, V = U[:, :r], Vh[:r].T
+        sign = -np.sign(reading.alpha1[0])
+        U, V = sign * U[:, :r], Vh[:r].T
         found.append(
             SketchReading(
                 rank=int((singular > 0.01 * singular[0]).sum()),
@@ -517,9 +530,9 @@ def read_sketches(
                 p_off_diagonal=float(p_off),
                 taken=U,
                 changed=V,
-                written_alpha2=float(sizes[:r].mean()),
-                overlap_taken=_overlap(U, S),
-                overlap_last=_overlap(U, S_all[-1]),
+                written_alpha2=float(sign * sizes[:r].mean()),
+                overlap_taken=_overlap(U, S) if sizes[0] else np.nan,
+                overlap_last=_overlap(U, S_all[-1]) if sizes[0] else np.nan,
             )
         )
     return found
@@ -720,6 +733,8 @@ class Unrolling:
     ----------
     regime : {"unconstrained", "rank_limited", "distributed"}
         Of the model.
+    task : {"completion", "estimation"}
+        What the prompts ask for.
     step, noise, prompts : int, float, int
         Training steps, variance of the noise, prompts used here.
     pairs : list of pairs (W_QK, W_VP)
@@ -727,24 +742,25 @@ class Unrolling:
     readings : list of LayerReading
         One a layer.
     sketches : list of SketchReading
-        Rank-limited only.
+        Rank-limited, one head.
     fidelity_mean, fidelity_median : array, shape (layers,)
         Network against the rebuilt algorithm, see :func:`fidelity`.
     blocks_mean, blocks_median : array, shape (layers,)
         Network against its own blocks with everything off them dropped.
     written_mean, written_median : array, shape (layers,), or None
         Network against the algorithm rebuilt with a sketch to read and others to write;
-        rank-limited only.
+        rank-limited, one head.
     eta, gamma : array, shape (layers, prompts)
         See :func:`step_sizes`.
     errors : dict of arrays, shape (prompts,)
         ``zero`` (predicting 0), ``network``, ``algorithm`` (rebuilt), ``written`` (rebuilt with
-        a sketch to read and others to write; rank-limited only), ``quantised`` (sparsified,
-        clustered), ``EAGLE (1/3, 1)`` with each prompt's own ρ and as many layers,
-        ``direct``.
+        a sketch to read and others to write; rank-limited, one head), ``quantised``
+        (sparsified, clustered), ``EAGLE (1/3, 1)`` with each prompt's own ρ and as many layers,
+        ``direct`` (of the known number of directions, with noise or in estimation).
     """
 
     regime: str
+    task: str
     step: int
     noise: float
     prompts: int
@@ -860,6 +876,7 @@ def unroll(
         }
     return Unrolling(
         regime=shape.regime,
+        task=config.task,
         step=step,
         noise=config.noise,
         prompts=prompts,
@@ -932,6 +949,8 @@ def _overlap(Q: np.ndarray, V: np.ndarray) -> float:
 
 
 def _difference_up_to_sign(Q: np.ndarray, V: np.ndarray) -> float:
+    if not (Q.any() and V.any()):
+        return np.nan
     Q, V = Q / np.linalg.norm(Q), V / np.linalg.norm(V)
     return float(min(np.linalg.norm(Q - V), np.linalg.norm(Q + V)))
 
@@ -940,7 +959,12 @@ def _difference_up_to_sign(Q: np.ndarray, V: np.ndarray) -> float:
 
 
 def _report(found: Unrolling) -> str:
-    lines = [f"{found.regime}, trained for {found.step} steps, {found.prompts} fresh prompts"]
+    asked = " to estimate W*" if found.task == "estimation" else ""
+    noisy = f" with noise of variance {found.noise:g}" if found.noise else ""
+    lines = [
+        f"{found.regime}, trained for {found.step} steps{asked}{noisy}, "
+        f"{found.prompts} fresh prompts"
+    ]
     lines += ["", "layer   α¹α²      α¹α³      γ/η   off pattern QK, VP   off blocks QK, VP"]
     for layer, reading in enumerate(found.readings, 1):
         eta, gamma = reading.eta_rho, reading.gamma_rho
@@ -985,7 +1009,7 @@ def _report(found: Unrolling) -> str:
         n, r = found.sketches[0].taken.shape
         scale = f"(‖UᵀS‖²/r: 1 the same, {r / n:.2f} random)"
         lines += ["", f"layer   U in own S   U in last S   {scale}"]
-        for layer, sketch in enumerate(found.sketches, 1):
+        for layer, sketch in enumerate(found.sketches[:-1], 1):
             lines.append(f"{layer:>5} {sketch.overlap_taken:12.3f} {sketch.overlap_last:13.3f}")
     lines += ["", "squared error of D          mean       median   zero/mean   zero/median"]
     zero = found.errors["zero"].mean()
