@@ -8,7 +8,7 @@ removed before it begins: nothing of the repository is overwritten, and no numbe
 not measured again. What is finished stands in runs/reproduce/journal.json and is not done again; a
 part that was broken off is started again, and goes on where it was if its script can. To start
 anew, delete runs/reproduce. ``--accept`` copies the results of finished parts over the committed
-ones. Everything takes hours, the trainings alone three to five of one core.
+ones. Everything takes hours, the trainings alone six to seven of one core.
 """
 
 from __future__ import annotations
