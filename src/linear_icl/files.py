@@ -15,6 +15,11 @@ from typing import IO, Any
 
 import numpy as np
 
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked there
+    fcntl = None  # type: ignore[assignment]
+
 EXTENSIONS = (".npy", ".npz", ".csv", ".mtx")
 MEMORY_LIMIT = 4 * 2**30
 
@@ -236,6 +241,22 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
         os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Be the only process at work in ``folder``; ValueError when another one is.
+
+    The system lets go of the lock when the process ends, in whatever way.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"another process is at work in {folder}") from None
+        yield
 
 
 # ---------------------------------------------------------------------------------------------

@@ -174,6 +174,21 @@ def test_a_run_that_is_killed_leaves_a_whole_checkpoint(delay, tmp_path):
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
+def test_two_processes_never_train_in_one_folder(tmp_path):
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path), os.path.dirname(__file__)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        deadline = time.monotonic() + 300
+        while not (tmp_path / "manifest.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with pytest.raises(ValueError, match="another process is at work in"):
+            train(tiny(steps=10**6), tmp_path, resume=True)
+    finally:
+        process.kill()
+        process.wait()
+    train(tiny(steps=1), tmp_path, resume=True)  # whoever is killed lets go
+
+
 def test_prompts_have_the_published_law():
     config = TrainingConfig()
     generator = torch.Generator().manual_seed(0)

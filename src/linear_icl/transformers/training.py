@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import linear_icl
-from linear_icl.files import replacing, write_text
+from linear_icl.files import holding, replacing, write_text
 from linear_icl.transformers.model import LinearTransformer, ModelConfig
 
 Task = Literal["completion", "estimation"]
@@ -210,14 +210,20 @@ def train(
     FileExistsError
         ``out`` holds a run already and ``resume`` is False.
     ValueError
-        The run in ``out`` has another configuration, its files are damaged, or there is no such
-        device here.
+        The run in ``out`` has another configuration, its files are damaged, another process is
+        training in it, or there is no such device here.
     FloatingPointError
         The gradient has overflowed in 100 steps in a row: initial weights too large for the
         prompts. The last checkpoint, if there is one, stays.
     """
     _check_device(device)
-    out = Path(out)
+    with holding(Path(out)):
+        return _train(config, Path(out), resume, device, checkpoint_every)
+
+
+def _train(
+    config: TrainingConfig, out: Path, resume: bool, device: str, checkpoint_every: int
+) -> LinearTransformer:
     manifest_path = out / "manifest.json"
     torch.manual_seed(config.seed)
     model = LinearTransformer(config.model, config.scale).to(device)
