@@ -318,6 +318,8 @@ def test_train_writes_a_run_that_resumes_and_unrolls(command, tmp_path):
     result = command(*arguments, "--steps", "2", "--resume")
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["step"] == 2
+    result = command(*arguments, "--steps", "2", "--resume")
+    assert "nothing to do: run has 2 steps already" in result.stdout
     result = command("unroll", "run", "--figures", "pictures", "--prompts", "64")
     assert result.returncode == 0, result.stderr
     assert "rank_limited, trained for 2 steps, 64 fresh prompts" in result.stdout

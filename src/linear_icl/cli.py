@@ -477,6 +477,8 @@ def train(
         config = training.TrainingConfig(
             model=model, seed=seed, steps=steps, noise=noise, task=task.value
         )
+        there = resume and (output / "manifest.json").exists()
+        done = training.read_manifest(output)["step"] if there else 0
         training.train(config, output, resume=resume, device=device)
         manifest = training.read_manifest(output)
     except FloatingPointError as error:
@@ -489,7 +491,10 @@ def train(
     print(f"  predicting 0: mean {last['zero']:.3g}")
     print(f"  prompts that diverged: {last['diverged']:.2%} of {last['prompts']}", end="")
     print(" (each of them can make the mean as large as it likes)" if last["diverged"] else "")
-    print(f"wrote {output}")
+    if done >= steps:
+        print(f"nothing to do: {output} has {done} steps already")
+    else:
+        print(f"wrote {output}")
 
 
 @app.command()
@@ -503,6 +508,9 @@ def unroll(
     """Read a trained transformer as an algorithm and compare the two layer by layer.
 
     Example: linear-icl unroll runs/u0 --figures runs/u0-figures
+
+    With the package come REGIME-seed0 to REGIME-seed4 and REGIME-seed0-noise0.01 for the three
+    regimes of ``train``, estimation-seed0 and estimation-seed0-rank5.
     """
     from linear_icl.transformers import training, unrolling
 
@@ -510,10 +518,11 @@ def unroll(
         if not run.exists():
             training.shipped(str(run))  # says which ones there are, if this is none of them
             run = training.CHECKPOINTS / run
+        if figures is not None:
+            figures.mkdir(parents=True, exist_ok=True)
         found = unrolling.unroll(run, prompts=prompts)
         print(found.report())
         if figures is not None:
-            figures.mkdir(parents=True, exist_ok=True)
             for name, figure in found.figures().items():
                 # The dot keeps a half-written picture out of sight; renamed, it is whole.
                 temporary = figures / f".{name}.png"

@@ -273,8 +273,8 @@ def test_a_checkpoint_is_unrolled_with_report_and_figures(regime, tmp_path):
     assert found.errors["direct"].mean() < 1e-10
     report = found.report()
     assert f"{regime}, trained for 3 steps" in report
-    assert "nan" not in report.replace("      nan ", "")  # layer 1 has no layer before it
-    assert ("written" in found.errors) == ("U in last S" in report) == (regime == "rank_limited")
+    assert "nan" not in report
+    assert ("two sketches" in found.errors) == ("last S" in report) == (regime == "rank_limited")
     figures = found.figures()
     assert set(figures) == {"weights", "steps"} | (
         {"sketches"} if regime == "rank_limited" else set()
@@ -287,7 +287,7 @@ def test_an_exact_network_has_no_error_left_to_explain():
     model, config = constructed("unconstrained")
     found = unrolling.unroll(model, config=TrainingConfig(model=config, rank=3), prompts=20)
     np.testing.assert_allclose(found.fidelity_median, 0, atol=1e-18)
-    np.testing.assert_allclose(found.errors["network"], found.errors["algorithm"], rtol=1e-6)
+    np.testing.assert_allclose(found.errors["network"], found.errors["rebuilt"], rtol=1e-6)
 
 
 def test_a_network_that_estimates_is_unrolled_like_any_other():
@@ -312,6 +312,19 @@ def test_a_network_that_explodes_is_reported_and_not_hidden():
     found = unrolling.unroll(model, config=TrainingConfig(model=config, rank=3), prompts=20)
     assert np.isinf(found.errors["network"]).all()
     assert "inf" in found.report()
+    assert "100.00" in found.report()  # per cent of the prompts
+
+
+def test_weights_without_a_pattern_are_called_so():
+    config = TrainingConfig(model=ModelConfig(), rank=3)
+    torch.manual_seed(0)
+    assert (
+        "leave out nearly all"
+        in unrolling.unroll(LinearTransformer(config.model), config=config, prompts=20).report()
+    )
+    model, shape = constructed("unconstrained")
+    found = unrolling.unroll(model, config=TrainingConfig(model=shape, rank=3), prompts=20)
+    assert "leave out" not in found.report()
 
 
 @pytest.mark.parametrize(

@@ -237,10 +237,9 @@ def _train(
                 f"{out} holds a run already; pass resume=True (--resume) to go on"
             )
         manifest = read_manifest(out)
-        if TrainingConfig.from_dict(manifest["config"]) != dataclasses.replace(
-            config, steps=manifest["config"]["steps"]
-        ):
-            raise ValueError(f"{out} was trained with another configuration: {manifest['config']}")
+        different = _differences(TrainingConfig.from_dict(manifest["config"]), config)
+        if different:
+            raise ValueError(f"{out} was trained with another configuration: {different}")
         step, history, seconds = manifest["step"], manifest["history"], manifest["seconds"]
         model.load_state_dict(_read_tensors(out, manifest, "weights"))
         _restore(optimiser, generator, model, _read_tensors(out, manifest, "state"))
@@ -439,6 +438,21 @@ def _write_checkpoint(
     for path in out.glob("*.safetensors"):
         if path.name not in kept:
             path.unlink()
+
+
+def _differences(there: TrainingConfig, asked: TrainingConfig) -> str:
+    """What differs, but for the number of steps: "noise is 0.0, not 0.01"."""
+
+    def flat(config: TrainingConfig) -> dict[str, Any]:
+        values = config.to_dict()
+        return values | {f"model.{name}": value for name, value in values.pop("model").items()}
+
+    pairs = ((name, value, flat(asked)[name]) for name, value in flat(there).items())
+    return ", ".join(
+        f"{name} is {value}, not {other}"
+        for name, value, other in pairs
+        if value != other and name != "steps"
+    )
 
 
 def _check_device(device: str) -> None:

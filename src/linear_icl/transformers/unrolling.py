@@ -747,16 +747,17 @@ class Unrolling:
         Network against the rebuilt algorithm, see :func:`fidelity`.
     blocks_mean, blocks_median : array, shape (layers,)
         Network against its own blocks with everything off them dropped.
-    written_mean, written_median : array, shape (layers,), or None
+    two_sketches_mean, two_sketches_median : array, shape (layers,), or None
         Network against the algorithm rebuilt with a sketch to read and others to write;
         rank-limited, one head.
     eta, gamma : array, shape (layers, prompts)
         See :func:`step_sizes`.
     errors : dict of arrays, shape (prompts,)
-        ``zero`` (predicting 0), ``network``, ``algorithm`` (rebuilt), ``written`` (rebuilt with
-        a sketch to read and others to write; rank-limited, one head), ``quantised``
-        (sparsified, clustered), ``EAGLE (1/3, 1)`` with each prompt's own ρ and as many layers,
-        ``direct`` (of the known number of directions, with noise or in estimation).
+        ``zero`` (predicting 0), ``network``, ``rebuilt`` (three numbers a layer), ``two
+        sketches`` (rebuilt with a sketch to read and others to write; rank-limited, one head),
+        ``quantised`` (see :func:`quantise`), ``EAGLE (1/3, 1)`` with each prompt's own ρ, as many
+        layers and the network's sketches, ``direct`` (of the known number of directions, with
+        noise or in estimation).
     """
 
     regime: str
@@ -771,8 +772,8 @@ class Unrolling:
     fidelity_median: np.ndarray
     blocks_mean: np.ndarray
     blocks_median: np.ndarray
-    written_mean: np.ndarray | None
-    written_median: np.ndarray | None
+    two_sketches_mean: np.ndarray | None
+    two_sketches_median: np.ndarray | None
     eta: np.ndarray
     gamma: np.ndarray
     errors: dict[str, np.ndarray]
@@ -845,20 +846,20 @@ def unroll(
     pairs = merged_weights(model)
     readings = [read_layer(*pair, shape.columns - shape.n_query, rank=shape.rank) for pair in pairs]
     network = forward(pairs, A, B, C)
-    algorithm = forward(rebuild(readings, shape.n_query), A, B, C)
+    rebuilt = forward(rebuild(readings, shape.n_query), A, B, C)
     blocks = forward(rebuild(readings, shape.n_query, keep_blocks=pairs), A, B, C)
     one_head = shape.rank is not None and shape.heads == 1
     learned = read_sketches(pairs, readings) if one_head else []
-    written = None
+    two_sketches = None
     if learned:
-        written = forward(rebuild(readings, shape.n_query, sketches=learned), A, B, C)
+        two_sketches = forward(rebuild(readings, shape.n_query, sketches=learned), A, B, C)
     eta, gamma = step_sizes(readings, network, shape.d)
     S = [r.sketch for r in readings if r.sketch is not None] or None
     runs = {
         "zero": None,
         "network": network,
-        "algorithm": algorithm,
-        **({"written": written} if written else {}),
+        "rebuilt": rebuilt,
+        **({"two sketches": two_sketches} if two_sketches else {}),
         "quantised": forward(quantise(pairs), A, B, C),
         "EAGLE (1/3, 1)": eagle_states(A, B, C, shape.layers, sketches=S, machines=shape.machines),
     }
@@ -883,12 +884,12 @@ def unroll(
         pairs=pairs,
         readings=readings,
         sketches=learned,
-        fidelity_mean=fidelity(network, algorithm),
-        fidelity_median=fidelity(network, algorithm, np.median),
+        fidelity_mean=fidelity(network, rebuilt),
+        fidelity_median=fidelity(network, rebuilt, np.median),
         blocks_mean=fidelity(network, blocks),
         blocks_median=fidelity(network, blocks, np.median),
-        written_mean=fidelity(network, written) if written else None,
-        written_median=fidelity(network, written, np.median) if written else None,
+        two_sketches_mean=fidelity(network, two_sketches) if two_sketches else None,
+        two_sketches_median=fidelity(network, two_sketches, np.median) if two_sketches else None,
         eta=eta,
         gamma=gamma,
         errors=errors,
@@ -959,13 +960,16 @@ def _difference_up_to_sign(Q: np.ndarray, V: np.ndarray) -> float:
 
 
 def _report(found: Unrolling) -> str:
+    layers = len(found.readings)
     asked = " to estimate W*" if found.task == "estimation" else ""
     noisy = f" with noise of variance {found.noise:g}" if found.noise else ""
     lines = [
         f"{found.regime}, trained for {found.step} steps{asked}{noisy}, "
-        f"{found.prompts} fresh prompts"
+        f"{found.prompts} fresh prompts",
+        "(explained in chapter 8 of the book, Training transformers and reading their weights)",
+        "",
+        "layer   α¹α²      α¹α³      γ/η   off pattern QK, VP   off blocks QK, VP  (share of ‖W‖²)",
     ]
-    lines += ["", "layer   α¹α²      α¹α³      γ/η   off pattern QK, VP   off blocks QK, VP"]
     for layer, reading in enumerate(found.readings, 1):
         eta, gamma = reading.eta_rho, reading.gamma_rho
         # A layer that leaves A alone has no ratio to speak of.
@@ -976,7 +980,12 @@ def _report(found: Unrolling) -> str:
             f"{reading.off_blocks[0]:8.3f} {reading.off_blocks[1]:8.3f}"
         )
     lines.append("(the last layer's α² belongs to blocks A and B that nothing reads any more)")
-    lines += ["", "layer   η median   η largest   γ median   γ largest   (ηρ, γρ times ‖A‖²)"]
+    if min(max(reading.off_pattern) for reading in found.readings) > 0.9:
+        lines.append(
+            "The three numbers leave out nearly all of these weights (trained too briefly?); what "
+            "follows says little."
+        )
+    lines += ["", "layer   η median   η largest   γ median   γ largest"]
     for layer, (eta, gamma) in enumerate(zip(found.eta, found.gamma, strict=True), 1):
         # By size, so that a step of the wrong sign is seen.
         largest = [row[np.abs(row).argmax()] for row in (eta, gamma)]
@@ -984,41 +993,67 @@ def _report(found: Unrolling) -> str:
             f"{layer:>5} {np.median(eta):10.3f} {largest[0]:11.3f} {np.median(gamma):10.3f} "
             f"{largest[1]:11.3f}"
         )
-    lines += ["", "1e4 · |network − algorithm|² per entry of Z, layer by layer"]
+    lines.append("(over the prompts: η = −α¹α²‖A_l‖², γ = −α¹α³‖A_l‖²; theory 1/3 and 1)")
+    names = "".join(f"{f'layer {layer}':>12}" for layer in range(1, layers + 1))
+    lines += ["", f"{'1e4 |network − rebuilt|²/entry':<32}{names}"]
     for name, values in (
         ("mean", found.fidelity_mean),
         ("median", found.fidelity_median),
-        ("mean, blocks kept", found.blocks_mean),
-        ("median, blocks kept", found.blocks_median),
-        ("mean, written", found.written_mean),
-        ("median, written", found.written_median),
+        ("mean, own blocks kept", found.blocks_mean),
+        ("median, own blocks kept", found.blocks_median),
+        ("mean, two sketches", found.two_sketches_mean),
+        ("median, two sketches", found.two_sketches_median),
     ):
-        if values is None:
-            continue
-        lines.append(f"{name:<20}" + "".join(f"{value:12.4g}" for value in values))
+        if values is not None:
+            lines.append(f"{name:<32}" + "".join(f"{value:12.4g}" for value in values))
     if found.sketches:
-        lines.append("(written: the block of W_VP as α² UVᵀ, its own sketches, instead of α² SSᵀ)")
-        lines += ["", "layer   rank   block difference   overlap   KS diagonal (p)   KS above (p)"]
-        for layer, sketch in enumerate(found.sketches, 1):
-            lines.append(
-                f"{layer:>5} {sketch.rank:>6} {sketch.block_difference:18.3f} "
-                f"{sketch.overlap_previous:9.3f}      {sketch.ks_diagonal:.3f} "
-                f"({sketch.p_diagonal:.2f})      {sketch.ks_off_diagonal:.3f} "
-                f"({sketch.p_off_diagonal:.2f})"
-            )
         n, r = found.sketches[0].taken.shape
-        scale = f"(‖UᵀS‖²/r: 1 the same, {r / n:.2f} random)"
-        lines += ["", f"layer   U in own S   U in last S   {scale}"]
+        apart, overlap = np.sqrt(2 * (1 - r / n)), r / n
+        lines += [
+            "(two sketches: read with S, the block of W_VP taken as α² UVᵀ instead of α² SSᵀ)",
+            "",
+            "layer   rank   W_QK and W_VP differ   overlap with layer before   "
+            "KS diagonal (p)   KS above (p)",
+        ]
+        for layer, sketch in enumerate(found.sketches, 1):
+            before = "–" if layer == 1 else f"{sketch.overlap_previous:.3f}"
+            lines.append(
+                f"{layer:>5} {sketch.rank:>6} {sketch.block_difference:22.3f} {before:>27}       "
+                f"{sketch.ks_diagonal:.3f} ({sketch.p_diagonal:.2f})    "
+                f"{sketch.ks_off_diagonal:.3f} ({sketch.p_off_diagonal:.2f})"
+            )
+        lines += [
+            f"(independent sketches differ by {apart:.2f} and overlap by {overlap:.2f}; the same "
+            "one by 0 and 1; KS: entries against those of random projectors)",
+            "",
+            "layer   U overlaps with own S   U overlaps with last S",
+        ]
         for layer, sketch in enumerate(found.sketches[:-1], 1):
-            lines.append(f"{layer:>5} {sketch.overlap_taken:12.3f} {sketch.overlap_last:13.3f}")
-    lines += ["", "squared error of D          mean       median   zero/mean   zero/median"]
+            lines.append(f"{layer:>5} {sketch.overlap_taken:23.3f} {sketch.overlap_last:24.3f}")
+    answer = "W*" if found.task == "estimation" else "D"
+    title = f"squared error of {answer}"
+    lines += [
+        "",
+        f"{title:<31}      mean      median   zero/mean   zero/median   diverged, %",
+    ]
     zero = found.errors["zero"].mean()
     for name, error in found.errors.items():
         mean, median = error.mean(), np.median(error)
         ratios = [
             f"{zero / value:10.3g}" if value > 0 else "         –" for value in (mean, median)
         ]
-        lines.append(f"{name:<20}{mean:12.4g} {median:12.4g}  {ratios[0]}    {ratios[1]}")
+        label = name
+        if name == "rebuilt":
+            label = "rebuilt from three numbers"
+        elif name.startswith("EAGLE") and found.sketches:
+            label += ", same sketches"
+        share = 100 * np.mean(error > 100 * zero)
+        lines.append(
+            f"{label:<31}{mean:10.4g}  {median:10.4g}  {ratios[0]}    {ratios[1]} {share:13.2f}"
+        )
+    lines.append(
+        "(diverged: above 100 times the mean of zero; a single such prompt can own the mean)"
+    )
     return "\n".join(lines)
 
 
@@ -1049,6 +1084,11 @@ def _draw_weights(found: Unrolling) -> Figure:
             ax = axes[row, layer]
             limit = np.abs(W).max() or 1.0
             ax.imshow(W, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+            width, n = pair[0].shape[-1], found.readings[layer].n
+            for start in range(0, W.shape[0], width):  # between examples and queries
+                ax.axhline(start + n - 0.5, color=plotting.GUIDE, linewidth=0.8, linestyle="--")
+            for start in range(0, W.shape[1], width):
+                ax.axvline(start + n - 0.5, color=plotting.GUIDE, linewidth=0.8, linestyle="--")
             ax.grid(False)
             ax.set_xticks([])
             ax.set_yticks([])
