@@ -1,5 +1,6 @@
 """Training: it learns, goes on bit for bit, and survives kills and damaged files."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -154,18 +155,25 @@ train(tiny(steps=10**6), sys.argv[1], checkpoint_every=2, resume=True)
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.17])
-def test_a_run_that_is_killed_leaves_a_whole_checkpoint(delay, tmp_path):
-    command = [sys.executable, "-c", ENDLESS, str(tmp_path), os.path.dirname(__file__)]
+@contextlib.contextmanager
+def training_elsewhere(folder):
+    """A process that trains in the folder, from its first checkpoint until it is killed."""
+    command = [sys.executable, "-c", ENDLESS, str(folder), os.path.dirname(__file__)]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         deadline = time.monotonic() + 300  # a loaded machine takes long to import torch
-        while not (tmp_path / "manifest.json").exists() and time.monotonic() < deadline:
+        while not (folder / "manifest.json").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        time.sleep(delay)
+        yield
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.17])
+def test_a_run_that_is_killed_leaves_a_whole_checkpoint(delay, tmp_path):
+    with training_elsewhere(tmp_path):
+        time.sleep(delay)
     _, manifest = load(tmp_path)
     step = manifest["step"]
     assert step >= 2
@@ -175,17 +183,9 @@ def test_a_run_that_is_killed_leaves_a_whole_checkpoint(delay, tmp_path):
 
 
 def test_two_processes_never_train_in_one_folder(tmp_path):
-    command = [sys.executable, "-c", ENDLESS, str(tmp_path), os.path.dirname(__file__)]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        deadline = time.monotonic() + 300
-        while not (tmp_path / "manifest.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        with pytest.raises(ValueError, match="another process is at work in"):
-            train(tiny(steps=10**6), tmp_path, resume=True)
-    finally:
-        process.kill()
-        process.wait()
+    refused = pytest.raises(ValueError, match="another process is at work in")
+    with training_elsewhere(tmp_path), refused:
+        train(tiny(steps=10**6), tmp_path, resume=True)
     train(tiny(steps=1), tmp_path, resume=True)  # whoever is killed lets go
 
 

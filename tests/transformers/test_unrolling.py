@@ -19,6 +19,14 @@ def sketches():
     return [np.linalg.qr(rng.normal(size=(6, 3)))[0] for _ in range(3)]
 
 
+def set_factors(model, factors):
+    """Give every layer's only head these W_Q, W_K, W_V and W_P."""
+    with torch.no_grad():
+        for layer, four in zip(model.layers, factors, strict=True):
+            for name, W in zip(("W_Q", "W_K", "W_V", "W_P"), four, strict=True):
+                getattr(layer, name)[0] = torch.from_numpy(W)
+
+
 def constructed(regime):
     """A model whose weights are EAGLE's, and its configuration."""
     if regime == "distributed":
@@ -38,10 +46,7 @@ def constructed(regime):
     factors = constructions.eagle_factors(
         6, 2, ETA_RHO, GAMMA_RHO, None if rank is None else sketches()
     )
-    with torch.no_grad():
-        for layer, four in zip(model.layers, factors, strict=True):
-            for name, W in zip(("W_Q", "W_K", "W_V", "W_P"), four, strict=True):
-                getattr(layer, name)[0] = torch.from_numpy(W)
+    set_factors(model, factors)
     return model, config
 
 
@@ -295,10 +300,7 @@ def test_a_network_that_estimates_is_unrolled_like_any_other():
     config = TrainingConfig(model=shape, rank=2, task="estimation")
     model = LinearTransformer(shape).double()
     factors = constructions.eagle_factors(6, 4, ETA_RHO, GAMMA_RHO)
-    with torch.no_grad():
-        for layer, four in zip(model.layers, factors, strict=True):
-            for name, W in zip(("W_Q", "W_K", "W_V", "W_P"), four, strict=True):
-                getattr(layer, name)[0] = torch.from_numpy(W)
+    set_factors(model, factors)
     found = unrolling.unroll(model, config=config, prompts=20)
     assert found.errors["direct"].max() < 1e-6
     np.testing.assert_allclose(found.fidelity_median, 0, atol=1e-18)

@@ -159,6 +159,19 @@ def draw_prompts(
     return A, B, X[:, :d, n:], X[:, d:, n:]
 
 
+def direct(config: TrainingConfig, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    """The direct solution BA⁺C in float64; with noise, and in estimation, of s directions only.
+
+    There the rank is known to the solver: what lies beyond it in A is noise or round-off.
+    """
+    A, B, C = A.double(), B.double(), C.double()
+    if config.noise == 0 and config.task == "completion":
+        return B @ torch.linalg.pinv(A, rtol=1e-6) @ C  # the prompts are float32
+    U, sigma, Vh = torch.linalg.svd(A, full_matrices=False)
+    s = config.rank
+    return ((B @ Vh.mT[..., :s]) / sigma[:, None, :s]) @ U.mT[:, :s] @ C
+
+
 @torch.no_grad()
 def evaluate(model: LinearTransformer, config: TrainingConfig, prompts: int = 4096) -> dict:
     """Errors on held-out prompts, beside those of predicting zero and of the direct solution.
@@ -170,13 +183,7 @@ def evaluate(model: LinearTransformer, config: TrainingConfig, prompts: int = 40
     device = next(model.parameters()).device
     A, B, C, D = draw_prompts(config, prompts, generator, str(device))
     error = (model(A, B, C) - D).square().mean(dim=(1, 2)).double().cpu().numpy()
-    direct = B.double() @ torch.linalg.pinv(A.double(), rtol=1e-6) @ C.double()
-    if config.noise > 0 or config.task == "estimation":
-        # The rank is known: keep s directions, no more.
-        U, sigma, Vh = torch.linalg.svd(A.double(), full_matrices=False)
-        s = config.rank
-        direct = ((B.double() @ Vh.mT[..., :s]) / sigma[:, None, :s]) @ U.mT[:, :s] @ C.double()
-    direct_error = (direct - D).square().mean(dim=(1, 2)).cpu().numpy()
+    direct_error = (direct(config, A, B, C) - D).square().mean(dim=(1, 2)).cpu().numpy()
     zero = float(D.square().mean())
     error = np.nan_to_num(error, nan=np.inf)
     return {

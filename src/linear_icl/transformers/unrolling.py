@@ -842,7 +842,8 @@ def unroll(
         model, step = source, 0
     shape = config.model
     generator = torch.Generator().manual_seed(seed)
-    A, B, C, D = map(to_numpy, training.draw_prompts(config, prompts, generator))
+    drawn = training.draw_prompts(config, prompts, generator)
+    A, B, C, D = map(to_numpy, drawn)
     pairs = merged_weights(model)
     readings = [read_layer(*pair, shape.columns - shape.n_query, rank=shape.rank) for pair in pairs]
     network = forward(pairs, A, B, C)
@@ -868,9 +869,7 @@ def unroll(
             name: ((0 if Z is None else prediction(Z[-1], shape.d, shape.n_query)) - D) ** 2
             for name, Z in runs.items()
         }
-        known = config.noise > 0 or config.task == "estimation"
-        rank = config.rank if known else None
-        errors["direct"] = (_direct(A, B, C, rank) - D) ** 2
+        errors["direct"] = (to_numpy(training.direct(config, *drawn[:3])) - D) ** 2
         errors = {
             name: np.nan_to_num(error.mean(axis=(1, 2)), nan=np.inf)
             for name, error in errors.items()
@@ -894,14 +893,6 @@ def unroll(
         gamma=gamma,
         errors=errors,
     )
-
-
-def _direct(A: np.ndarray, B: np.ndarray, C: np.ndarray, rank: int | None) -> np.ndarray:
-    """The direct prediction, of the known number of directions when ``rank`` says it."""
-    if rank is None:
-        return B @ np.linalg.pinv(A, rtol=1e-6) @ C  # the prompts are float32
-    U, sigma, Vh = np.linalg.svd(A, full_matrices=False)
-    return ((B @ Vh.mT[..., :rank]) / sigma[:, None, :rank]) @ U.mT[:, :rank] @ C
 
 
 # Shapes.
